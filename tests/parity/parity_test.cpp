@@ -188,6 +188,10 @@ void check_chain(Open& open, double temperature) {
   const train::StepReport report = trainer.policy_step(rows, {}, temperature, 0.0);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(num_different(rows[i].behavior, report.logprobs[i]), 0) << "row " << i;
   EXPECT_EQ(report.kl_rollout_train.value(), 0.0);
+  EXPECT_GT(report.gap_tokens, 0);
+  EXPECT_EQ(report.gap->mean, 0.0);
+  EXPECT_EQ(report.gap->p99, 0.0);
+  EXPECT_EQ(report.gap->max, 0.0);
 }
 
 // With replay, training sends every token to the experts that the rollout chose, also when the router has moved since.

@@ -42,9 +42,43 @@ def check_dtypes(root):
         prices = [m["actor/kl_rollout_train"] for m in rf.metrics(folder)]
         plain = max(abs(m["actor/kl_rollout_train"]) for m in rf.metrics(root + "/float32"))
         checks.check(plain < 1e-9 < 1e-7 < min(prices) <= max(prices) < 1e-2, "kl_rollout_train %s, alone %.2g" % (prices, plain))
+        gaps = [(m["gap/mean"], m["gap/p99"], m["gap/max"]) for m in rf.metrics(folder)]
+        checks.check(all(1e-4 < mean < p99 <= most < 1 for mean, p99, most in gaps), "the gap %s" % gaps)
         print("rollout in bfloat16 %s: kl_rollout_train %.2g, in float32 %.2g" % (" ".join(flags), max(prices), plain), flush=True)
     program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--parity", "--set", "rollout.dtype=bfloat16", "--set",
                      "model.dtype=float32", "--run-dir", root + "/refused"], 2, "rollout.dtype", "parity")
+
+
+def check_checksum(root):
+    """Of the weights that generate: it is the same under every layout, and changes with the weights."""
+    base = {**RUN, "model.dtype": "float32", "run.steps": 2}
+    for name, settings in (("plain", {}), ("bfloat16", {"rollout.dtype": "bfloat16"}), ("adapters", {"model.lora_rank": 4})):
+        still = set()
+        for rollout in ("", "dp2", "tp2", "pp2"):
+            folder = "%s/checksum-%s-%s" % (root, name, rollout)
+            flags = ["--ranks", "2", "--train-layout", "dp2", "--rollout-layout", rollout] if rollout else []
+            program.quickstart(folder, {**base, **settings, "train.lr": 0}, ["--threads", "2", "--no-eval", *flags])
+            still |= {m["gap/weights_checksum"] for m in rf.metrics(folder)}
+        checks.check(len(still) == 1, "equal weights, checksums %s" % still)
+        program.quickstart(folder + "-moved", {**base, **settings}, ["--threads", "2", "--no-eval"])
+        moved = [m["gap/weights_checksum"] for m in rf.metrics(folder + "-moved")]
+        checks.check(len({*still, *moved}) == 3, "each update changes the checksum: %s" % moved)
+    print("checksum of the weights that generate: the same in four layouts, another after each update", flush=True)
+
+
+def check_warning(root):
+    """Once a run, where nothing corrects for a large gap."""
+    large = {**RUN, "model.dtype": "float32", "rollout.dtype": "bfloat16", "model.init_deviation": 0.5, "run.steps": 2}
+    told = lambda out: [line for line in out.stderr.splitlines() if "gap/max" in line and "warning" in line]  # noqa: E731
+    run = lambda folder, settings, *flags: program.done(  # noqa: E731
+        ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", root + folder, "--no-eval", "--threads", "2", *flags,
+         *rf.sets({**large, **settings})])
+    lines = told(run("/warned", {"algo.correction": "none", "checkpoint.every_steps": 1}))
+    measured = [m["gap/max"] for m in rf.metrics(root + "/warned")]
+    checks.check(len(lines) == 1 and "--set algo.correction=token" in lines[0], "one warning that names the option: %s" % lines)
+    checks.check(len(measured) == 2 and min(measured) > 0.5, "both steps are worth one: %s" % measured)
+    checks.check(not told(run("/warned", {"algo.correction": "none", "run.steps": 3}, "--resume")), "none after a resume")
+    checks.check(not told(run("/corrected", {"algo.correction": "token"})), "none where a correction is on")
 
 
 check_switch(DENSE, ("tp2", "dp2"), 2)
@@ -58,4 +92,6 @@ program.refused([*bench, "tp2", "--to", "vpp2,pp2"], 2, "--to")
 program.refused([*bench, "tp2", "--to", "dp2", "--seed", 1], 2, "--seed")
 with tempfile.TemporaryDirectory(prefix="tandem_switch_") as root:
     check_dtypes(root)
+    check_checksum(root)
+    check_warning(root)
 checks.exit()

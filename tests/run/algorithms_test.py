@@ -29,6 +29,8 @@ def every_name_trains(root):
         checks.check(len(steps) == 4 and all(math.isfinite(m["actor/loss"]) for m in steps), f"{name}: four steps with a finite loss")
         checks.check(any(m["actor/grad_norm"] > 0 for m in steps), f"{name}: it trains")
         checks.check(all(m["actor/kl_rollout_train"] == 0 for m in steps), f"{name}: rollout and training agree in parity mode")
+        gaps = {(m["gap/mean"], m["gap/p99"], m["gap/max"]) for m in steps}
+        checks.check(gaps == {(0, 0, 0)} and all(m["gap/tokens"] > 0 for m in steps), f"{name}: the gap is exactly 0, and is {gaps}")
 
 
 def whitened_advantages(root):

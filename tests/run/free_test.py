@@ -16,9 +16,11 @@ RUN = {"supervised.steps": 0, "run.steps": 8, "schedule.groups_per_step": 4, "sc
        "parallel.placement": "split", "schedule.staleness": 2}
 
 
+# Of groups that have ended beyond a batch without a fresh row.
+GAP = ("gap/tokens", "gap/mean", "gap/p99", "gap/max")
 # What is finished, started or held back at the end of a step, by the clock.
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "data/groups_ahead", "data/groups_early",
-           "data/groups_filtered", "data/epoch", "staleness/waited")
+           "data/groups_filtered", "data/epoch", "staleness/waited", *GAP)
 
 
 def run(program, folder, settings=None, flags=("--ranks", "2"), launcher=()):

@@ -58,6 +58,12 @@ def no_lag_above(staleness, policy, root):
     checks.check(max(histogram) <= staleness and worst_token <= staleness, "%s: a group lags %d" % (name, max(histogram)))
     checks.check(max(m["staleness/lag_max"] for m in done) == max(histogram), name + ": the metric says another largest lag")
     checks.check(max(histogram) > 0, name + ": nothing ever lagged, so nothing was tested")
+    fresh = {step for step, trained, versions in rf.samples(folder, "step, trained_version, versions")
+             if all(int.from_bytes(versions[i:i + 8], "little") == trained for i in range(0, len(versions), 8))}
+    beyond = [m for m in done if m["step"] not in fresh and m["gap/tokens"] > 0]
+    checks.check(all(m["gap/tokens"] > 0 for m in done if m["step"] in fresh), name + ": a step with a fresh row measures no gap")
+    checks.check(all(0 < m["gap/max"] < 1e-4 for m in beyond), name + ": the gap of rows beyond the batch")
+    checks.check(len(beyond) > 0, name + ": no gap was measured beyond a batch")
     lengths.sort()
     checks.check(lengths[-1] > 4 * lengths[len(lengths) // 2], name + ": lengths have no long tail")
     dropped, waited = done[-1]["staleness/dropped"], done[-1]["staleness/waited"]

@@ -132,6 +132,17 @@ void Actor::set_rollout_parameters() {
   else rollout_parameters_ = rollout_model().parameters();
 }
 
+std::vector<model::BoxSum> Actor::rollout_sums() {
+  if (!parts_.ranks.rolls_out()) return {};
+  const model::ModelOnRank& model = rollout_model();
+  const model::Lora* lora = adapters_ ? adapters_->in_use.get() : trained_.lora() ? trained_.trainer().lora() : nullptr;
+  if (!lora) return model::box_sums(model.table(), model.contents());
+  if (base_sums_.empty()) base_sums_ = model::box_sums(model.table(), model.contents());
+  std::vector<model::BoxSum> sums = model::box_sums(lora->table(), lora->values());
+  sums.insert(sums.end(), base_sums_.begin(), base_sums_.end());
+  return sums;
+}
+
 // The weights under adapters stay on ranks that need not give their memory back.
 void Actor::move_weights() {
   if (next_rollout_) std::swap(rollout_, next_rollout_);

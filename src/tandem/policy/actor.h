@@ -5,9 +5,11 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tandem/model/lora.h"
 #include "tandem/model/model_on_rank.h"
+#include "tandem/model/weight_checksum.h"
 #include "tandem/policy/trained_role.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/reshard/hand_over.h"
@@ -42,6 +44,8 @@ class Actor {
   const model::ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : trained_.model(); }
   /// Only where it generates: the weights as rollout runs them, adapters and all.
   const model::ModelParameters& rollout_parameters() const { return rollout_parameters_; }
+  /// Of the same; empty where this rank does not generate. The weights under adapters are summed once, for no update changes them.
+  std::vector<model::BoxSum> rollout_sums();
 
  private:
   // Adapters that rollout runs, where training has its own in other memory.
@@ -66,6 +70,7 @@ class Actor {
   std::optional<RolloutAdapters> adapters_;
   std::optional<reshard::HandOver> hand_over_;  // where training weights leave for rollout
   model::ModelParameters rollout_parameters_;
+  std::vector<model::BoxSum> base_sums_;  // of the weights under adapters
 };
 
 }  // namespace tandem::policy

@@ -376,6 +376,7 @@ void RlRun::finish_step(const StepData& step) {
     };
     ledger_.without_signal(std::ranges::any_of(step.batch.groups, has_part));
   }
+  if (!algorithm_.correction.active()) ledger_.gap(step.report);
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   record_spans(parts_.ranks.world, std::exchange(spans_, {}), parts_.recorder);

@@ -84,10 +84,10 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     const Row& row = rows[batch.rows[i]];
     if (!row.fresh) continue;
-    sums.fresh_tokens += static_cast<double>(row.response.size());
     for (size_t t = 0; t < row.response.size(); ++t) {
       const double d = static_cast<double>(row.behavior[t]) - now[batch.response_offsets[i] + static_cast<int64_t>(t)];
       sums.kl_rollout_train += std::expm1(-d) + d;
+      sums.gap.add(std::abs(d));
     }
   }
 }
@@ -304,6 +304,7 @@ void StepTotals::add(const StepTotals& other) {
   };
   add_fields(counts, other.counts);
   add_fields(sums, other.sums);
+  sums.gap.max = std::max(sums.gap.max, other.sums.gap.max);
   ratio_max = std::max(ratio_max, other.ratio_max), weight_max = std::max(weight_max, other.weight_max);
 }
 
@@ -315,9 +316,9 @@ void sum_up(comm::Group& world, bool speaks, StepTotals& totals) {
     totals.ratio_max = totals.weight_max = 0;
   }
   comm::sum_fields(world, totals.sums);
-  std::array most = {totals.ratio_max, totals.weight_max};
+  std::array most = {totals.ratio_max, totals.weight_max, totals.sums.gap.max};
   comm::max_over(world, most);
-  totals.ratio_max = most[0], totals.weight_max = most[1];
+  totals.ratio_max = most[0], totals.weight_max = most[1], totals.sums.gap.max = most[2];
 }
 
 }  // namespace tandem::train

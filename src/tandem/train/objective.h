@@ -9,6 +9,7 @@
 #include <span>
 
 #include "tandem/algo/correction.h"
+#include "tandem/algo/gap.h"
 #include "tandem/algo/policy_loss.h"
 #include "tandem/comm/group.h"
 #include "tandem/train/micro_batch.h"
@@ -42,7 +43,7 @@ struct StepSums {
   double clipped = 0;                        ///< tokens whose ratio the clip range cut
   double kl_old = 0;                         ///< r - 1 - log r of the ratio r = current / old, which is never below 0
   double kl_rollout_train = 0;               ///< over the tokens of fresh rows
-  double fresh_tokens = 0;
+  algo::GapSums gap;                         ///< over the same tokens
   double weight = 0, outside = 0, rejected = 0;  ///< of the correction: weights; tokens out of its bounds; tokens left out
   double behavior_kl = 0, behavior_chi2 = 0;     ///< behavior - old; (old / behavior)^2 - 1
   double values = 0;                             ///< of a critic, before the updates
@@ -52,7 +53,8 @@ struct StepSums {
 
   /// As above.
   void each(auto&& visit) {
-    visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_old), visit(kl_rollout_train), visit(fresh_tokens);
+    visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_old), visit(kl_rollout_train);
+    gap.each(visit);
     visit(weight), visit(outside), visit(rejected), visit(behavior_kl), visit(behavior_chi2);
     visit(values), visit(returns), visit(squared_returns), visit(errors), visit(squared_errors);
     visit(router_z), visit(router_balance);

@@ -54,7 +54,9 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.entropy = sums.entropy / tokens;
   report.kl_ref = sums.kl_ref / tokens;
   report.clip_fraction = sums.clipped / tokens;
-  if (sums.fresh_tokens > 0) report.kl_rollout_train = sums.kl_rollout_train / sums.fresh_tokens;
+  report.gap_tokens = sums.gap.tokens();
+  report.gap = sums.gap.report();
+  if (report.gap) report.kl_rollout_train = sums.kl_rollout_train / static_cast<double>(report.gap_tokens);
   report.kl_old = sums.kl_old / tokens;
   report.ratio_max = totals.ratio_max;
   report.correction = {sums.weight / tokens,   totals.weight_max,         sums.outside / tokens,
@@ -107,7 +109,9 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   out.lr = updates.back().lr;
   out.entropy = mean([](const StepReport& u) { return u.entropy; });
   out.kl_ref = mean([](const StepReport& u) { return u.kl_ref; });
-  out.kl_rollout_train = updates.front().kl_rollout_train;  // only the first one's samples are of the weights it starts from
+  // Only the first one's samples are of the weights it starts from.
+  out.kl_rollout_train = updates.front().kl_rollout_train;
+  out.gap_tokens = updates.front().gap_tokens, out.gap = updates.front().gap;
   out.clip_fraction = mean([](const StepReport& u) { return u.clip_fraction; });
   out.ratio_max = most([](const StepReport& u) { return u.ratio_max; });
   const auto of_epoch = std::min(updates.size(), static_cast<size_t>(mini_batches));

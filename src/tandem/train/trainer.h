@@ -65,6 +65,8 @@ struct StepReport {
   double entropy = 0;               ///< mean over trained tokens
   double kl_ref = 0;                ///< mean estimate against the reference
   std::optional<double> kl_rollout_train;  ///< k3 mean, rollout against training, over the tokens of fresh rows, if there are any
+  int64_t gap_tokens = 0;                  ///< of fresh rows
+  std::optional<algo::GapReport> gap;      ///< rollout against training, over the same tokens, if there are any
   double clip_fraction = 0, ratio_max = 0;
   double kl_old = 0;                ///< KL of the old policy against the current one: the mean of r - 1 - log r, r = current / old
   CorrectionReport correction;      ///< of policy updates

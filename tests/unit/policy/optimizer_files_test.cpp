@@ -4,8 +4,10 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <tuple>
 
 #include "../../error_text.h"
 #include "../../temporary_folder.h"
@@ -273,6 +275,40 @@ TEST(WeightChecksum, IsTheSameUnderEveryLayoutAndTellsWeightsApart) {
       if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"dp4,ep4", "dp2,tp2,ep4", "dp2,tp2,ep2,etp2"});
       for (const std::string& layout : layouts) EXPECT_EQ(checksum(layout, 0), want) << family << ", " << layout;
       EXPECT_NE(checksum("", 0.5), want);
+    }
+  }
+}
+
+TEST(WeightChecksum, OperatorsOfLibtorchAddUpToTheSame) {
+  for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    on_all("tp2", test::experts_config("deepseek_v3"), dtype, [](Rank& rank, comm::Group&) {
+      model::initialize_parameters(rank.table, rank.values, 5, 0.3);
+      const std::vector<model::BoxSum> sums = model::box_sums(rank.table, rank.values);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const model::ParameterEntry& e = rank.table.entries[i];
+        EXPECT_EQ(model::sum_by_operators(e, rank.table.view(rank.values, e)), sums[i].sum) << e.parameter.name;
+      }
+    });
+}
+
+TEST(WeightChecksum, NamesTheReplicaThatHoldsOtherBits) {
+  for (const auto& [layout, replica, original] : {std::tuple("dp2", 1, 0), std::tuple("dp2,tp2", 3, 1), std::tuple("dp3", 2, 0)}) {
+    std::vector<std::string> faults(4);
+    on_all(layout, test::tiny_config(), at::kFloat, [&](Rank& rank, comm::Group& world) {
+      model::initialize_parameters(rank.table, rank.values, 5, 0.3);
+      const std::string what = "the weights of policy version 7";
+      const auto sum = [&] { return model::sum_of_all(world, model::box_sums(rank.table, rank.values), what); };
+      const uint64_t before = sum();
+      const model::ParameterEntry& matrix = *std::ranges::max_element(rank.table.entries, {}, &model::ParameterEntry::num_elements);
+      if (world.rank() == replica) rank.table.view(rank.values, matrix).view(at::kInt).view(-1)[1].bitwise_xor_(1);  // one bit
+      faults[static_cast<size_t>(world.rank())] = error_of<PeerError>([&] { sum(); });
+      model::initialize_parameters(rank.table, rank.values, 5, 0.3);
+      EXPECT_EQ(sum(), before);
+    });
+    for (int r = 0; r <= replica; ++r) {
+      const std::string& fault = faults[static_cast<size_t>(r)];
+      EXPECT_NE(fault.find(join_text("rank ", replica, " holds other bits of the weights of policy version 7 than rank ", original)),
+                std::string::npos) << layout << ": " << fault;
     }
   }
 }

@@ -12,6 +12,7 @@ export const PANELS = [
   { group: 'Learning', title: 'Parts of the reward', takes: matching(/^reward\/(?!mean$|std$)/) },
   { group: 'Learning', title: 'KL to the reference', takes: named('actor/kl_ref'), zero: true },
   { group: 'Learning', title: 'KL of rollout to training', takes: named('actor/kl_rollout_train'), zero: true },
+  { group: 'Learning', title: 'Gap of log-probabilities, rollout to training', takes: named('gap/mean', 'gap/p99', 'gap/max'), zero: true },
   { group: 'Learning', title: 'Entropy', takes: named('actor/entropy') },
   { group: 'Learning', title: 'Clip fraction', takes: named('actor/clip_fraction'), format: percent, zero: true },
   { group: 'Learning', title: 'Gradient norm', takes: named('actor/grad_norm'), zero: true },

@@ -7,6 +7,12 @@
 #include "tandem/comm/scalar.h"
 
 namespace tandem::runtime {
+namespace {
+
+// Above either, what is trained on is no longer on-policy by a margin that matters: a mean KL per token, and nats of one token.
+constexpr double kLargeKl = 1e-3, kLargeGap = 0.5;
+
+}  // namespace
 
 Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::string& model_dir, int64_t total_steps)
     : parts_(parts),
@@ -69,6 +75,16 @@ void Ledger::commit(int64_t line_every) {
 
 void Ledger::without_signal(bool is_scored) {
   if (parts_.ranks.is_first()) progress_.without_signal(state_.step, is_scored);
+}
+
+void Ledger::gap(const train::StepReport& report) {
+  const double kl = report.kl_rollout_train.value_or(0), most = report.gap ? report.gap->max : 0;
+  if (state_.gap_told || !(kl > kLargeKl || most > kLargeGap)) return;
+  state_.gap_told = true;
+  if (parts_.ranks.is_first())
+    log::warning("step ", state_.step, ": rollout and training give the same tokens other log-probabilities (actor/kl_rollout_train ", kl,
+                 ", gap/max ", most, "), so the policy that samples is not the one that trains; nothing corrects for it ",
+                 "(--set algo.correction=token weights each token by their ratio)");
 }
 
 RunSummary Ledger::summary() const {

@@ -47,6 +47,8 @@ class Ledger {
   LiveLine* live() { return live_ ? &*live_ : nullptr; }
   /// No group of state().step has a signal.
   void without_signal(bool is_scored);
+  /// What state().step measured between rollout and training, where no correction acts: warns where it is large, once a run.
+  void gap(const train::StepReport& report);
   RunSummary summary() const;
 
  private:

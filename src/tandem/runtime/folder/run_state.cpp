@@ -43,6 +43,7 @@ json to_json(const RunState& s, const StartModel& start) {
               {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
+  if (s.gap_told) out["gap_told"] = true;
   if (s.before) out["eval_before"] = runtime::to_json(*s.before), out["eval_digest"] = s.eval_digest;
   return out;
 }
@@ -70,6 +71,7 @@ RunState from_json(const json& j) {
   if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
   if (j.contains("unconcluded"))
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
+  s.gap_told = j.value("gap_told", false);
   s.eval_digest = j.value("eval_digest", "");
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];

@@ -37,6 +37,7 @@ struct RunState {
   int64_t lr_steps = 0;              ///< train/options.h:lr_steps_of; 0 before the first start, and in checkpoints of older versions
   std::optional<serve::EvalSummary> before; ///< once it was measured
   std::string eval_digest;           ///< RunFolder::eval_digest of `before`; empty in checkpoints of older versions
+  bool gap_told = false;             ///< Ledger::gap has warned
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
   int64_t num_samples = 0;           ///< in samples.sqlite; 0 in checkpoints of older versions

@@ -59,6 +59,14 @@ bool batch_ready(queue::SampleQueue& queue, const data::DecisionLog& decisions) 
   return decisions.is_done_before_batch() && std::ranges::includes(queue.finished(), decisions.batch());
 }
 
+// False if it is filtered.
+bool put(const data::Group& head, planner::Homes& homes, queue::SampleQueue& queue, data::DecisionLog& decisions) {
+  homes.finish(head.id);
+  if (!decisions.may_be_put(head.id) || queue.put(head)) return true;
+  decisions.filtered(head.id);
+  return false;
+}
+
 // Groups under way, by their state: they wait for their first token, run, are being scored, or are finished. Collective. `waiting` and
 // `scoring` are this rank's.
 void record_states(monitor::Recorder& recorder, comm::Group& world, const queue::SampleQueue& queue, int64_t waiting, int64_t scoring) {
@@ -146,13 +154,6 @@ void RolloutRole::settle(data::GroupId id, int64_t home, std::vector<data::Sampl
   generation_.admit(std::move(request));
 }
 
-void RolloutRole::put(const data::Group& head) {
-  parts_.homes.finish(head.id);
-  if (!decisions_.may_be_put(head.id) || queue_.put(head)) return;
-  filtered_.push_back(head);
-  decisions_.filtered(head.id);
-}
-
 void RolloutRole::hand_to_graders(std::vector<data::Group> ended) {
   tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
   for (data::Group& group : ended) {
@@ -178,7 +179,8 @@ void RolloutRole::run_round(comm::Group& peers) {
   for (const data::Group& group : mine) scoring_.erase(group.id);
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
-  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) put(head);
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
+    if (!put(head, parts_.homes, queue_, decisions_)) filtered_.push_back(head);
   tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, generation_.counts().drawn - num_tokens_told_);
   if (&peers == &parts_.ranks.world) parts_.bodies.drop(std::exchange(filtered_, {}));  // else the others must hear of them first
   parts_.recorder.add("time/exchange_s", now_s() - begin);
@@ -306,7 +308,7 @@ void RolloutRole::meet() {
       for (; next < started.size() && queue_.num_may_start() > 0; ++next, moved = true) start(started[next]);
       moved |= std::erase_if(heads, [&](const data::Group& head) {
         if (!queue_.knows(head.id)) return false;
-        put(head);
+        if (!put(head, parts_.homes, queue_, decisions_)) filtered_.push_back(head);
         return true;
       }) > 0;
     }

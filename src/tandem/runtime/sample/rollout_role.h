@@ -60,6 +60,7 @@ class RolloutRole final : public SampleSource {
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
+  std::vector<data::GroupId> beyond_batch() const override { return queue_.finished(); }
   void give_back(const data::Batch& batch) override;
   void run_ahead() override;
   void meet() override;
@@ -79,7 +80,6 @@ class RolloutRole final : public SampleSource {
   void start(int64_t home);
   void settle(data::GroupId id, int64_t home, std::vector<data::Sample> begun);
   void run_round(comm::Group& peers);
-  void put(const data::Group& head);
   void close_streams();
   void work_early();
   void hand_to_graders(std::vector<data::Group> ended);

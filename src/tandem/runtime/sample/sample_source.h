@@ -45,6 +45,8 @@ class SampleSource {
   /// then next_batch gives another, of which the others keep their scores. Errors: StepFailed if too many were
   /// replaced; there is no batch then.
   virtual bool accept(const data::Batch& scored) = 0;
+  /// Groups that are finished and in no batch, whose bodies are in the world. The same on all ranks from next_batch to commit.
+  virtual std::vector<data::GroupId> beyond_batch() const { return {}; }
   /// The batch of next_batch, if there is one, will not be trained: state() then has its groups as before.
   virtual void give_back(const data::Batch& batch) = 0;
   /// The stage planner::StageKind::kAhead, on the ranks that generate.

@@ -111,6 +111,18 @@ std::vector<worker::Lost> lost_by_any(const std::vector<worker::Lost>& here, com
   return all;
 }
 
+std::exception_ptr fault_of(std::optional<worker::Door>& door) {
+  if (!door) return nullptr;
+  try {
+    door->check();
+  } catch (const UserError&) {
+    return std::current_exception();
+  } catch (const PeerError&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 /// Ownership  owns the door and what this rank publishes.
 /// Errors     StepFailed where no worker comes, and for what failed with one; the queue keeps what it had.
 class WorkerSource final : public SampleSource {
@@ -120,6 +132,7 @@ class WorkerSource final : public SampleSource {
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
+  std::vector<data::GroupId> beyond_batch() const override { return in_line_; }
   void give_back(const data::Batch& batch) override;
   void run_ahead() override;
   void meet() override {}
@@ -135,7 +148,6 @@ class WorkerSource final : public SampleSource {
     bool is_batch = false;
     queue::answer::Taken groups;
   };
-  std::exception_ptr fault();
   Told tell(Told told) const;
   std::vector<int> fetchers_of(data::GroupId group, const std::string& store) const;
   bool bring(queue::answer::Taken& groups, bool now);
@@ -186,18 +198,6 @@ worker::Welcome WorkerSource::welcome() const {
   return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
           adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens,
           worker::reward_files(parts_.config.reward), limits_of(parts_), worker::drawing_of(parts_.config, device_)};
-}
-
-std::exception_ptr WorkerSource::fault() {
-  if (!door_) return nullptr;
-  try {
-    door_->check();
-  } catch (const UserError&) {
-    return std::current_exception();
-  } catch (const PeerError&) {
-    return std::current_exception();
-  }
-  return nullptr;
 }
 
 // What the first rank has to say.
@@ -277,7 +277,7 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
   comm::Group& world = parts_.ranks.world;
   const bool looks_ahead = parts_.config.workers.prefetch || !parts_.config.workers.split;
   for (;;) {
-    if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
+    if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault_of(door_))) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
     Told told;
     if (door_) {

@@ -10,6 +10,7 @@
 
 #include "tandem/algo/advantage.h"
 #include "tandem/algo/algorithm.h"
+#include "tandem/algo/gap.h"
 #include "tandem/algo/policy_loss.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
@@ -18,6 +19,7 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/model/flops.h"
 #include "tandem/reward/scorer.h"
+#include "tandem/runtime/stage/step_record.h"
 #include "tandem/train/balance.h"
 
 namespace tandem::runtime {
@@ -127,6 +129,7 @@ bool take_batch(StepData& step, const Roles& roles) {
     deal_rows(step, roles);
     make_rows(step, roles);
   });
+  step.beyond = fresh_beyond(step, roles);
   return true;
 }
 
@@ -400,6 +403,7 @@ void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.train, value(step.id), roles.lr_steps);
   const algo::Updates& updates = roles.algorithm.updates;
+  const algo::GapSums beyond = gap_of(step.beyond, roles);
   std::vector<train::StepReport> reports;
   std::vector<std::vector<float>> logprobs(step.mine.size());
   const int64_t most = updates.epochs * updates.mini_batches;
@@ -425,6 +429,7 @@ void update(StepData& step, const Roles& roles) {
   if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
   for (size_t i = 0; i < logprobs.size() && !step.ends.empty(); ++i)  // of rows whose update was not made
     if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
+  if (beyond.tokens() > 0) step.report.gap_tokens = beyond.tokens(), step.report.gap = beyond.report();
   step.report.logprobs = std::move(logprobs);
   roles.parts.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
 }
@@ -505,6 +510,9 @@ TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> row
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {
   roles.source.switch_weights([&] { return roles.actor.send_weights(); }, version);
+  const std::string what = join_text("the weights of policy version ", value(version));
+  const uint64_t sum = model::sum_of_all(roles.parts.ranks.world, roles.actor.rollout_sums(), what);
+  roles.parts.recorder.set("gap/weights_checksum", model::metric_of(sum));
 }
 
 namespace {

@@ -55,6 +55,7 @@ struct StepData {
   std::optional<double> kl_reference;            ///< where it is a reward: the mean over responses of the mean over tokens
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
+  std::vector<train::Row> beyond;                ///< of groups beyond a batch without a fresh row: fresh rows, to measure the gap on
   std::vector<int64_t> mini_batch;               ///< the part of the batch that a row belongs to; the same on every rank
   int64_t num_early = 0;                         ///< groups whose passes were made before the batch was complete
   int64_t num_updates = 0;
@@ -129,7 +130,8 @@ std::vector<train::Row> rows_of_groups(std::span<const data::Group> heads, const
 TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
-/// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. Collective over the world.
+/// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. gap/weights_checksum is of what rollout then
+/// holds. Collective over the world. Errors: PeerError on all ranks where replicas hold other bits.
 void switch_weights(const Roles& roles, data::PolicyVersion version);
 
 /// The reward model scores all samples, on all ranks; this one asks it about `answers`, those of samples[mine]. Errors: StepFailed for an

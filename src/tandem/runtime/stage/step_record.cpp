@@ -12,6 +12,7 @@
 #include "tandem/base/log.h"
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/data/shaping.h"
 #include "tandem/reward/scorer.h"
 
@@ -72,6 +73,15 @@ void record_correction(monitor::Recorder& recorder, const train::CorrectionRepor
   recorder.set("correction/chi2", r.chi2);
 }
 
+// Without a token that the weights before the update have sampled there is no gap to tell.
+void record_gap(monitor::Recorder& recorder, const train::StepReport& r) {
+  recorder.set("gap/tokens", static_cast<double>(r.gap_tokens));
+  if (!r.gap) return;
+  recorder.set("gap/mean", r.gap->mean);
+  recorder.set("gap/p99", r.gap->p99);
+  recorder.set("gap/max", r.gap->max);
+}
+
 void record_update(monitor::Recorder& recorder, const train::StepReport& r, const algo::Algorithm& algorithm, bool skips_nonfinite) {
   recorder.set("actor/loss", r.loss);
   recorder.set("actor/grad_norm", r.grad_norm);
@@ -85,6 +95,7 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, cons
   if (algorithm.correction.active()) record_correction(recorder, r.correction);
   else if (algorithm.off_policy_delta > 0) recorder.set("correction/rejected_fraction", r.correction.rejected_fraction);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
+  record_gap(recorder, r);
   recorder.set("actor/ratio_max", r.ratio_max);
   if (skips_nonfinite) recorder.set("actor/nonfinite_updates", static_cast<double>(r.nonfinite));
 }
@@ -149,6 +160,50 @@ void record_samples(const StepData& step, const Roles& roles) {
 }
 
 }  // namespace
+
+std::vector<train::Row> fresh_beyond(const StepData& step, const Roles& roles) {
+  const auto is_fresh = [&](const data::Sample& s) {
+    return roles.bodies.num_tokens(s.id) > 0 && roles.bodies.is_sampled_by(s.id, step.batch.version);
+  };
+  const auto has_fresh = [&](const data::Group& group) { return std::ranges::any_of(group.samples, is_fresh); };
+  if (std::ranges::any_of(step.batch.groups, has_fresh)) return {};
+  const train::Options& options = roles.parts.config.train;
+  int64_t rows = 8, tokens = std::min(options.micro_batch_tokens, options.logprob_micro_batch_tokens);
+  std::vector<data::Group> lent;
+  std::vector<bool> is_measured;  // of each of their rows
+  for (data::Group& group : data::bare_heads(roles.source.beyond_batch(), roles.parts.config.schedule.queue.group_size)) {
+    std::vector<bool> chosen;
+    for (const data::Sample& s : group.samples) {
+      const int64_t length = roles.bodies.num_prompt_tokens(group) + roles.bodies.num_tokens(s.id);
+      chosen.push_back(rows > 0 && is_fresh(s) && length <= tokens);
+      if (chosen.back()) --rows, tokens -= length;
+    }
+    if (std::ranges::find(chosen, true) == chosen.end()) continue;
+    is_measured.insert(is_measured.end(), chosen.begin(), chosen.end());
+    lent.push_back(std::move(group));
+  }
+  if (lent.empty()) return {};
+  roles.bodies.lend(lent, std::vector<int>(lent.size(), 0));
+  std::vector<train::Row> all, measured;
+  fail_alike(roles.parts.ranks.world, [&] {
+    if (roles.parts.ranks.train_dp_rank() == 0) all = rows_of_groups(lent, roles);
+  });
+  for (size_t row = 0; row < all.size(); ++row)
+    if (is_measured[row]) measured.push_back(std::move(all[row]));
+  return measured;
+}
+
+algo::GapSums gap_of(const std::vector<train::Row>& rows, const Roles& roles) {
+  algo::GapSums gap;
+  comm::Group& ranks = roles.parts.ranks.side();
+  if (!comm::any_of(ranks, !rows.empty())) return gap;
+  const TokenValues now = values_of_rows(planner::StageKind::kOldLogprob, rows, roles);
+  for (size_t i = 0; i < now.size() && roles.parts.ranks.speaks_for_train(); ++i)
+    for (size_t t = 0; t < now[i].size(); ++t) gap.add(std::abs(static_cast<double>(rows[i].behavior[t]) - now[i][t]));
+  comm::sum_fields(ranks, gap);
+  gap.max = comm::max_over(ranks, gap.max);
+  return gap;
+}
 
 void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num_devices) {
   recorder.set("throughput/tokens_per_s", tokens_per_s);

@@ -2,12 +2,20 @@
 #pragma once
 // What one step leaves behind: its metrics and its samples.
 
+#include "tandem/algo/gap.h"
 #include "tandem/runtime/stage/stages.h"
 
 namespace tandem::runtime {
 
 /// What share of the step each rank waited for others: idle/rank_N. Not where it is alone. Call it behind record_step. Collective.
 void record_idle(comm::Group& world, double idle_s, monitor::Recorder& recorder);
+
+/// Where no row of a batch is fresh: rows of groups that wait for a later one and are, wholly sampled by the weights that the update starts
+/// from. At most 8, and as many tokens as the pass of a micro-batch; on one replica that trains, none on the others, and none anywhere
+/// where no such group is finished. Collective over the world.
+std::vector<train::Row> fresh_beyond(const StepData& step, const Roles& roles);
+/// Between rollout and training, on these rows by the current weights. Collective over the ranks that train.
+algo::GapSums gap_of(const std::vector<train::Row>& rows, const Roles& roles);
 
 /// What this rank did.
 struct StageSpan {
