@@ -39,7 +39,7 @@ class Hostile {
     if (kind_ == "other") return speak_as(joined, other);
     for (const Deadline patience = Deadline::after_s(kPatienceS); !patience.passed();) {
       if (kind_ == "much") give_much();
-      const Answer answer = say(caller_.begin(call::LeaseGroups{1, version_}));
+      const Answer answer = say(caller_.begin(call::LeaseGroups{1, version_, 1, kind_ == "weights" ? 12345 : 0}));
       version_ = answer.version;
       if (is_refused(answer)) return true;
       const auto* leased = std::get_if<answer::Leased>(&answer.what);

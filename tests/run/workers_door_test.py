@@ -14,7 +14,7 @@ from workers_test import RUN, address, joining, start_of
 
 NOBODY = 65534  # a user that owns nothing
 HOSTILE = {"nan": "a log-probability of nan", "positive": "a log-probability of 0.5", "score": "a score of nan", "parts": "a call of",
-           "much": "more than the", "other": "spoke as worker"}
+           "much": "more than the", "other": "spoke as worker", "weights": "other weights than the run has"}
 
 
 def resident_bytes(process):
@@ -64,10 +64,12 @@ def hostile_workers(program, root):
     for logprobs, score in rf.samples(folder, "logprobs, score"):
         assert all(-200 <= value <= 0 for value in rf.floats(logprobs)), "a log-probability that cannot be was trained"
         assert score in (0, 1), score
+    compared = sum(line["workers/weights_compared"] for line in rf.all_metrics(folder))
+    assert compared > 0, "the honest worker's weights were never compared with the run's"
     for line in rf.all_metrics(folder):
         assert math.isfinite(line["actor/loss"]), line
         assert not [name for name in line if name.startswith("reward/part")], "a hostile worker named a metric"
-    rf.said("six hostile workers are named once each, told, and heard no more; the run goes on with the honest one")
+    rf.said("seven hostile workers are named once each, told, and heard no more; the run goes on with the honest one")
 
 
 def other_user(program, root):

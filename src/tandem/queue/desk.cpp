@@ -256,7 +256,8 @@ Answer Desk::carry_out_once(const Call& call, Client& client, double now_s) {
 std::string Desk::fault_of(decltype(Call::verb) const& verb) const {
   if (const auto* beat = std::get_if<call::Beat>(&verb)) return fault_of(*beat);
   if (const auto* put = std::get_if<call::Put>(&verb)) return fault_of(*put);
-  return "";
+  const auto* asks = std::get_if<call::LeaseGroups>(&verb);
+  return asks && weights_fault_ && asks->weights_checksum != 0 ? weights_fault_(asks->version, asks->weights_checksum) : "";
 }
 
 Desk::Body Desk::body_of(GroupId group) const {

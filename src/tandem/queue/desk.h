@@ -69,6 +69,8 @@ class Desk {
   void serve_workers(bool measured, const GroupLimits& limits) { is_measured_ = measured, limits_ = limits; }
   /// Asked whether a client may join: "", or why not.
   void admit_by(std::function<std::string(const call::Join&)> refusal) { refusal_ = std::move(refusal); }
+  /// Asked of a client's checksum of a version of the weights: "", or what is wrong with it, for which it is barred.
+  void check_weights_by(std::function<std::string(PolicyVersion, int64_t checksum)> fault) { weights_fault_ = std::move(fault); }
   /// Bars who put this finished group, if it is still there.
   void accuse(GroupId group, const std::string& why);
   /// Those that were barred since the last call; beyond a number of them they are left out.
@@ -151,6 +153,7 @@ class Desk {
   bool is_measured_ = false;
   std::optional<GroupLimits> limits_;       // where clients only generate
   std::function<std::string(const call::Join&)> refusal_;
+  std::function<std::string(PolicyVersion, int64_t)> weights_fault_;
   std::set<std::string> part_names_;        // of scores
   std::map<std::string, std::string> barred_;  // by the sign of a key or a connection: why
   std::vector<Barred> newly_barred_;

@@ -104,7 +104,7 @@ void DeskClient::drop(std::span<const GroupId> groups) {
 }
 
 std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version, int64_t speaks_for) {
-  What what = ask(call::LeaseGroups{most, version, speaks_for});
+  What what = ask(call::LeaseGroups{most, version, speaks_for, weights_checksum_});
   auto* leased = std::get_if<answer::Leased>(&what);
   if (!leased) return {};
   if (leased->prompts.size() != leased->leases.size()) fail(join_text(leased->prompts.size(), " prompts of ", leased->leases.size()));

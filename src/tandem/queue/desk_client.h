@@ -51,6 +51,8 @@ class DeskClient final : public Client {
   bool has_ended() const override { return caller_.has_ended(); }
   Incarnation incarnation() const override { return caller_.incarnation(); }
   PolicyVersion newest() const override { return newest_; }
+  /// Of the weights that the next leases are asked with: call::LeaseGroups::weights_checksum.
+  void tell_weights(int64_t checksum) { weights_checksum_ = checksum; }
   std::vector<Task> lease(int64_t most, PolicyVersion version, int64_t speaks_for = 1) override;
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                std::vector<data::Group> begun) override;
@@ -78,6 +80,7 @@ class DeskClient final : public Client {
   int64_t group_size_ = 1;
   std::set<GroupId> kept_;  // finished ones, whose bodies are in the store
   std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store
+  int64_t weights_checksum_ = 0;
 };
 
 }  // namespace tandem::queue

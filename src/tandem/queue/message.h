@@ -41,7 +41,8 @@ struct LeaseGroups {
   int64_t most = 0;
   PolicyVersion version{};
   int64_t speaks_for = 1;  ///< workers
-  static void each(auto& m, auto&& field) { field(m.most), field(m.version), field(m.speaks_for); }
+  int64_t weights_checksum = 0;  ///< of the weights of `version` there (model/weight_checksum.h); 0: none that the run could compare
+  static void each(auto& m, auto&& field) { field(m.most), field(m.version), field(m.speaks_for), field(m.weights_checksum); }
 };
 struct Beat {
   PolicyVersion version{};

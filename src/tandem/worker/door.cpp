@@ -42,6 +42,7 @@ constexpr double kProbeS = 1;            // between two looks for dead ones
 constexpr double kSilentS = 1;           // after which one may be dead: it asks for work much more often
 constexpr double kAloneS = 5;            // after which the log says that nobody is there
 constexpr int64_t kMostNamed = 8;        // in one
+constexpr int64_t kMostChecksums = 64;   // of versions
 
 std::string listen_of(const config::RunConfig& config) {
   const std::string& listen = config.workers.listen;
@@ -200,6 +201,7 @@ void Door::open(const Welcome& welcome) {
   };
   desk_.emplace(controller_, incarnation_, own_server_.place(), told, to_text(welcome));
   desk_->serve_workers(true, welcome.limits);
+  desk_->check_weights_by([this](data::PolicyVersion version, int64_t checksum) { return fault_of_weights(version, checksum); });
   desk_->admit_by([this](const queue::call::Join& worker) { return refusal_of(drawing_, worker); });
   const std::string before = address_before(config_);
   try {
@@ -293,6 +295,20 @@ void Door::say_who_came() {
   if (came.empty() && went.empty()) return;
   log::info(came.empty() ? "" : "joined: " + came, came.empty() || went.empty() ? "" : "; ", went.empty() ? "" : "gone: " + went, "; ",
             workers_.size(), workers_.size() == 1 ? " worker is" : " workers are", " there");
+}
+
+void Door::know_weights(data::PolicyVersion version, uint64_t checksum) {
+  std::lock_guard lock(mutex_);
+  checksums_[version] = static_cast<int64_t>(checksum);
+  while (std::ssize(checksums_) > kMostChecksums) checksums_.erase(checksums_.begin());
+}
+
+// Requires the mutex. A version that is not known yet, or no longer, is not compared.
+std::string Door::fault_of_weights(data::PolicyVersion version, int64_t checksum) {
+  const auto known = checksums_.find(version);
+  if (known == checksums_.end()) return "";
+  ++num_compared_;
+  return known->second == checksum ? "" : join_text("generates with other weights than the run has as version ", value(version));
 }
 
 void Door::check() {
@@ -453,6 +469,7 @@ void Door::record(monitor::Recorder& recorder) {
         std::pair("workers/calls_refused", desk_->counters().of_another_incarnation + desk_->counters().of_unknown),
         std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished)})
     recorder.set(name, static_cast<double>(count));
+  recorder.set("workers/weights_compared", static_cast<double>(std::exchange(num_compared_, 0)));
   if (const int64_t filtered = queue.counters().filtered; config_.algo.filter_groups)
     recorder.set("data/groups_filtered", static_cast<double>(filtered - std::exchange(num_filtered_told_, filtered)));
   const double now = now_s(), since = std::exchange(recorded_s_, now);

@@ -61,6 +61,8 @@ class Door {
   /// From now on workers may join: the run's log says where. The ranks have published weights.
   void open(const Welcome& welcome);
   bool is_open() const { return server_.has_value(); }
+  /// The checksum of a version of the weights, as rollout runs them here: a worker that says another of it is barred.
+  void know_weights(data::PolicyVersion version, uint64_t checksum);
 
   /// Heads, and where their bodies are, "" where own_store() has them: of the batch of `step`, none if it is not ready.
   queue::answer::Taken take(data::StepId step);
@@ -93,6 +95,7 @@ class Door {
 
  private:
   queue::answer::Taken places_of(std::span<const data::GroupId> groups) const;
+  std::string fault_of_weights(data::PolicyVersion version, int64_t checksum);
   void drop_over();
   std::string join_command() const;
   void give_up_dead();
@@ -104,6 +107,8 @@ class Door {
   const PromptOf prompt_of_;
   const bool tells_answers_;
   const comm::ServerKeys keys_;
+  std::map<data::PolicyVersion, int64_t> checksums_;  // of the newest versions; guarded by mutex_
+  int64_t num_compared_ = 0;                          // since the last record
   const queue::Incarnation incarnation_;
   mutable std::mutex mutex_;       // guards controller and desk
   queue::Controller controller_;

@@ -81,6 +81,7 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
       carriers_(carriers_for((device::set_compute_threads(compute_threads(options, world)), config_), options.deadline_s, world)),
       rank_(config_, config::layouts_of(config_, world.size()), world),
       reward_models_(serve::kBesideGeneration) {
+  draws_as_run_ = options.dtype.empty() || options.dtype == welcome.drawing.dtype;
   model::check_layout(rank_.ranks.rollout_layout, model_config_, model::Use::kRollout, "--layout");
   weights_.emplace(model_config_, config_.model.lora, welcome, rank_,
                    pull::PassingOptions{options.deadline_s, options.host});
@@ -125,6 +126,8 @@ GeneratorState Generator::state() const {
 
 void Generator::give_to_stream() {
   weights_->swap();
+  const uint64_t sum = model::sum_of_all(world_, weights_->sums(), join_text("the weights of policy version ", value(fetching_)));
+  if (draws_as_run_) weights_checksum_ = static_cast<int64_t>(sum);
   stream_->switch_weights(weights_->in_use(), fetching_);
   told_version_ = fetching_;
   ++num_versions_;

@@ -59,6 +59,8 @@ class Generator {
   void take_weights(data::PolicyVersion newest);
   /// Of the weights that a group admitted now begins with, at least; none before the first came.
   std::optional<data::PolicyVersion> told_version() const { return told_version_; }
+  /// Checksum of those weights, as the run has it of its own; 0 where this worker computes in another dtype than the recipe says.
+  int64_t weights_checksum() const { return weights_checksum_; }
   /// Groups that it could take beside those that it has: some wait for a place, so that none is empty while the queue is asked for more.
   int64_t room() const;
   void admit(queue::Task task);
@@ -101,6 +103,8 @@ class Generator {
   std::set<data::GroupId> groups_;  // under way, those with the graders among them
   std::optional<data::PolicyVersion> told_version_;
   data::PolicyVersion fetching_{-1};
+  bool draws_as_run_ = true;        // in the dtype of the run's own rollout
+  int64_t weights_checksum_ = 0;
   double pace_begin_s_ = 0, failing_since_s_ = 0;
   int64_t paced_tokens_ = 0, num_versions_ = 0, num_overtaken_ = 0;
   std::future<pull::Fetched> fetch_;  // last: it uses the others

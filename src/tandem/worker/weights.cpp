@@ -28,11 +28,22 @@ Weights::Weights(const model::ModelConfig& config, const model::LoraOptions& lor
 }
 
 pull::Fetched Weights::fetch(PolicyVersion version) {
-  if (!adapters_) return model_.fetch(version, next_.model->values());
-  if (!has_base_) has_base_ = model_.fetch(kBaseVersion, in_use_.model->values()).is_whole;  // neither copy is in use yet
-  if (!has_base_) return {};
-  const pull::Fetched fetched = adapters_->fetch(version, next_.adapters->values());
-  if (fetched.is_whole) next_.adapters->refresh();
+  const model::ModelOnRank& model = *next_.model;
+  if (!adapters_) {
+    const pull::Fetched fetched = model_.fetch(version, model.values());
+    if (fetched.is_whole) next_.sums = model::box_sums(model.table(), model.values());
+    return fetched;
+  }
+  if (base_sums_.empty()) {  // then neither copy is in use
+    if (!model_.fetch(kBaseVersion, model.values()).is_whole) return {};
+    base_sums_ = model::box_sums(model.table(), model.values());
+  }
+  model::Lora& lora = *next_.adapters;
+  const pull::Fetched fetched = adapters_->fetch(version, lora.values());
+  if (!fetched.is_whole) return fetched;
+  lora.refresh();
+  next_.sums = model::box_sums(lora.table(), lora.values());
+  next_.sums.insert(next_.sums.end(), base_sums_.begin(), base_sums_.end());
   return fetched;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tandem/model/lora.h"
 #include "tandem/model/model_on_rank.h"
+#include "tandem/model/weight_checksum.h"
 #include "tandem/policy/rank.h"
 #include "tandem/pull/passing_source.h"
 #include "tandem/worker/welcome.h"
@@ -28,6 +29,8 @@ class Weights {
   const model::Decoder& decoder() const { return in_use_.model->decoder(); }
   /// Adapters and all.
   model::ModelParameters in_use() const { return in_use_.adapters ? in_use_.adapters->adapted() : in_use_.model->parameters(); }
+  /// Of every box of the weights in use (model/weight_checksum.h).
+  const std::vector<model::BoxSum>& sums() const { return in_use_.sums; }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
   pull::Fetched fetch(PolicyVersion version);
   /// As pull::WeightSource::stop.
@@ -39,12 +42,13 @@ class Weights {
   struct Copy {
     std::unique_ptr<model::ModelOnRank> model;
     std::unique_ptr<model::Lora> adapters;  // null where the whole model is trained
+    std::vector<model::BoxSum> sums = {};
   };
 
   Copy in_use_, next_;
   pull::PassingSource model_;                             // the weights, or those under the adapters
   std::optional<pull::PassingSource> adapters_;
-  bool has_base_ = false;                                 // the weights under them are here
+  std::vector<model::BoxSum> base_sums_;                  // of the weights under them, once they are here
 };
 
 }  // namespace tandem::worker

@@ -151,6 +151,7 @@ class Worker {
   void ask() {
     asked_s_ = now_s();
     const std::optional<data::PolicyVersion> version = generator().told_version();
+    client_.tell_weights(generator().weights_checksum());
     const int64_t room = version ? std::max<int64_t>(0, generator().room()) : 0;
     for (queue::Task& task : client_.lease(room, version.value_or(data::PolicyVersion{0}))) {
       leases_[task.lease.group] = task.lease.number;

@@ -58,6 +58,8 @@ class SampleSource {
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
   /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/engine.h has the order.
   virtual void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) = 0;
+  /// Behind it: the checksum of those weights, as rollout runs them here.
+  virtual void know_weights(data::PolicyVersion version, uint64_t checksum) { (void)version, (void)checksum; }
   /// What draws the samples; null where they come from another run, and their versions say nothing of this run's weights.
   virtual Generation* generation() = 0;
   /// What a clock decided since the last call, as lines of decisions.jsonl; "" on all ranks but the first, and if nothing. Collective.

@@ -138,6 +138,9 @@ class WorkerSource final : public SampleSource {
   void meet() override {}
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) override;
+  void know_weights(data::PolicyVersion version, uint64_t checksum) override {
+    if (door_) door_->know_weights(version, checksum);
+  }
   Generation* generation() override { return nullptr; }
   void record(monitor::Recorder& recorder) override;
   SourceState state() override;

@@ -512,6 +512,7 @@ void switch_weights(const Roles& roles, data::PolicyVersion version) {
   roles.source.switch_weights([&] { return roles.actor.send_weights(); }, version);
   const std::string what = join_text("the weights of policy version ", value(version));
   const uint64_t sum = model::sum_of_all(roles.parts.ranks.world, roles.actor.rollout_sums(), what);
+  roles.source.know_weights(version, sum);
   roles.parts.recorder.set("gap/weights_checksum", model::metric_of(sum));
 }
 
