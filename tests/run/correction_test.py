@@ -64,8 +64,8 @@ def pairs(root, moe):
         weighs = ["correction/weight_mean" in line for line in rf.all_metrics(folder)]
         checks.check(all(weighs) if want == "token" else not any(weighs), f"{name}: weights in the metrics: {weighs}")
         first = rf.all_metrics(folder)[0]
-        print(f"| {name} | {first.get('gap/mean')} | {first.get('gap/p99')} | {first.get('gap/max')} | {first.get('actor/kl_rollout_train')} | "
-              f"{got} | {why} |", flush=True)
+        measured = [first[metric] for metric in ("gap/mean", "gap/p99", "gap/max", "actor/kl_rollout_train")]
+        print(" | ".join(["", name, *(f"{value:.2g}" for value in measured), got, why, ""]), flush=True)
 
 
 def choosing_again(root):

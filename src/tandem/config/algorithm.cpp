@@ -11,7 +11,8 @@ std::vector<std::string> known_differences(const RunConfig& c, bool has_experts)
   if (!c.rollout.dtype.empty() && c.rollout.dtype != c.model.dtype)
     known.push_back("rollout computes in " + c.rollout.dtype + " and training in " + c.model.dtype);
   else if (c.model.dtype == "bfloat16") known.push_back("bfloat16 rounds differently in rollout and in training");
-  if (has_experts && !c.schedule.routing_replay) known.push_back("training may choose other experts than rollout (schedule.routing_replay)");
+  if (has_experts && !c.schedule.routing_replay)
+    known.push_back("training may choose other experts than rollout (schedule.routing_replay)");
   return known;
 }
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <map>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/product.h"
+#include "tandem/model/lora.h"
 
 namespace tandem::planner {
 namespace {
@@ -110,6 +112,7 @@ class Moving {
   }
   int64_t copies() const {
     const model::ModelConfig& c = plan_.config;
+    if (plan_.lora.rank > 0) return adapted();
     const int64_t up = 2 * c.intermediate_size / plan_.layout.tp;
     return plan_.on_cuda ? summed(up * c.hidden_size) : copied(pass_.tokens, up + c.hidden_size);
   }
@@ -133,6 +136,29 @@ class Moving {
   int64_t chunk_rows() const { return std::min(model::op::head_chunk_rows(shard(), plan_.on_cuda ? at::kCUDA : at::kCPU), pass_.wanted); }
   int64_t copied(int64_t rows, int64_t width) const {
     return plan_.element_bytes < kFloat && !plan_.on_cuda ? std::min(rows, kCopiedRows) * width * kFloat : 0;
+  }
+  // Of the dearest matrix with adapters: it beside its adapters, and rows beside theirs (model/op/product.cpp).
+  int64_t adapted() const {
+    constexpr int64_t kMostRows = 4096;
+    struct Size {
+      int64_t rows = 0, columns = 0;
+      bool is_adapted = false;
+    };
+    std::map<model::family::Slot, Size> slots;
+    for (const model::family::Parameter& p : model::family::parameters(plan_.config)) {
+      if (p.layer != 0 || p.shape.size() != 2) continue;
+      Size& size = slots[p.slot];
+      const int64_t tp = plan_.layout.tp;
+      const bool by_columns = p.split == model::family::Split::kColumns;
+      size.rows += by_columns ? p.shape[0] : p.shape[0] / tp;
+      size.columns = by_columns ? p.shape[1] / tp : p.shape[1];
+      size.is_adapted = size.is_adapted || model::is_adapted(p, plan_.lora);
+    }
+    int64_t most = 0;
+    for (const auto& [slot, size] : slots)
+      if (size.is_adapted)
+        most = std::max(most, size.rows * size.columns + std::min(pass_.tokens, kMostRows) * std::max(size.rows, size.columns));
+    return most * plan_.element_bytes;
   }
   // On CUDA no copy is made, but the gradient of a weight is fp32 before it is added.
   int64_t summed(int64_t elements) const {

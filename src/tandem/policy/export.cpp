@@ -76,7 +76,9 @@ void Exporter::write_model(const std::string& dir, const Stream& stream) const {
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
   const nlohmann::json config = model::to_json(stream.role.config(), stream.role.lora() ? "float32" : config_.model.dtype.c_str());
-  stream.run(order, true, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
+  stream.run(order, true, [&](const checkpoint::TensorSource& values) {
+    checkpoint::write_model_dir(dir, config, {tensors, values}, options);
+  });
 }
 
 void Exporter::write_adapter(const std::string& dir, const Stream& stream) const {

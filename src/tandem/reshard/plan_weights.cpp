@@ -63,8 +63,8 @@ class Holdings {
 
 }  // namespace
 
-Table table_of(const model::ModelConfig& config, const std::vector<Parameter>& which, const model::Replicas& from, const model::Replicas& to,
-               int to_first) {
+Table table_of(const model::ModelConfig& config, const std::vector<Parameter>& which, const model::Replicas& from,
+               const model::Replicas& to, int to_first) {
   TANDEM_CHECK(to_first == from.world() || (to_first == 0 && from.world() <= to.world()), "layouts of ", from.world(), " and ", to.world(),
                " ranks");
   Table table{.num_ranks = to_first + to.world()};

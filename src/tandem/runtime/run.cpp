@@ -169,8 +169,8 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   world.barrier();
   const config::ModelOptions& o = request.config.model;
   if (o.lora.rank > 0 && o.dtype == "bfloat16" && world.rank() == 0)
-    log::warning("warm start: its adapters are merged, and RL begins with the sum rounded to bfloat16, which loses part of a small change (a warm "
-                 "start of its own with `tandem sft`, or model.dtype=float32)");
+    log::warning("warm start: its adapters are merged, and RL begins with the sum rounded to bfloat16, which loses part of a small change "
+                 "(model.dtype=float32 keeps it)");
   start.model_dir = dir + "/hf";
   start.model = model::read_config(start.model_dir);
   return start;

@@ -132,7 +132,7 @@ TEST(DeviceRecipe, WhatDoesNotFitIsRefusedWithItsStageAndItsOwners) {
 
 TEST(DeviceRecipe, EachSwitchThatARecipeTurnsOnIsNeededThere) {
   const std::vector<std::pair<std::string, Settings>> cases = {
-      {"qwen2.5_7b_gsm8k_lora_24gb", {{"model.lora_targets", "all-linear"}}},
+      {"qwen2.5_7b_gsm8k_lora_24gb", {{"model.lora_rank", "0"}}},
       {"qwen2.5_7b_gsm8k_lora_24gb", {{"memory.offload_train_grad", "false"}}},
       {"qwen2.5_1.5b_gsm8k_24gb", {{"train.swap_optimizer", "false"}}},
       {"qwen2.5_1.5b_gsm8k_24gb", {{"train.recompute", "none"}}},

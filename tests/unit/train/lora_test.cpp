@@ -117,7 +117,8 @@ TEST(Lora, FreshAdaptersChangeNoBitAndTheWeightsUnderThemStay) {
       EXPECT_FALSE(layer.output.a_RK.defined() || layer.gate_up.a_RK.defined());
       const at::Tensor b = layer.qkv.b_NR.to(at::kFloat);
       EXPECT_GT(b.narrow(0, 0, 8).abs().max().item<double>(), 0);
-      EXPECT_EQ(b.narrow(0, c.model.table.config.num_heads * c.model.table.config.head_dim, 8).abs().max().item<double>(), 0) << "k and v have none";
+      const int64_t q_rows = c.model.table.config.num_heads * c.model.table.config.head_dim;
+      EXPECT_EQ(b.narrow(0, q_rows, 8).abs().max().item<double>(), 0) << "k and v have none";
     }
   }
 }

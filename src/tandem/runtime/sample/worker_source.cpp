@@ -158,7 +158,6 @@ class WorkerSource final : public SampleSource {
   void forget(std::span<const data::GroupId> groups);
   void work_early();
   worker::Welcome welcome() const;
-  void publish(data::PolicyVersion version);
 
   WorkerParts parts_;
   std::optional<Published> weights_, adapters_;   // where adapters are trained, weights_ are those below them
@@ -335,20 +334,16 @@ std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyV
   return left;
 }
 
-// Adapters go on weights that no update changes: those are published once.
-void WorkerSource::publish(data::PolicyVersion version) {
-  if (!adapters_) {
-    if (weights_->server) weights_->server->publish(parts_.actor.rollout_model().values(), version);
-    return;
-  }
-  if (weights_->server && !std::exchange(has_base_, true)) weights_->server->publish(parts_.actor.trained().model().contents(), worker::kBaseVersion);
-  if (adapters_->server) adapters_->server->publish(parts_.actor.trained().trainer().lora()->values(), version);
-}
-
-// Workers are let in once there is something to generate with.
+// Adapters go on weights that no update changes: those are published once. Workers are let in once there is something to generate with.
 void WorkerSource::switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) {
   (void)send();
-  publish(version);
+  const policy::TrainedRole& trained = parts_.actor.trained();
+  if (!adapters_) {
+    if (weights_->server) weights_->server->publish(parts_.actor.rollout_model().values(), version);
+  } else if (weights_->server && !std::exchange(has_base_, true)) {
+    weights_->server->publish(trained.model().contents(), worker::kBaseVersion);
+  }
+  if (adapters_ && adapters_->server) adapters_->server->publish(trained.trainer().lora()->values(), version);
   parts_.ranks.world.barrier();
   if (door_ && !door_->is_open() && value(version) < parts_.config.run.steps) door_->open(welcome());
 }
