@@ -26,8 +26,8 @@ class Weights {
           const pull::PassingOptions& options);
 
   const model::Decoder& decoder() const { return in_use_.model->decoder(); }
-  /// Adapters and all.
-  model::ModelParameters in_use() const { return in_use_.adapters ? in_use_.adapters->adapted() : in_use_.model->parameters(); }
+  /// Adapters and all. They stay as they are until the swap after the next: the stream reads them on its own thread.
+  const model::ModelParameters& in_use() const { return *in_use_.parameters; }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
   pull::Fetched fetch(PolicyVersion version);
   /// As pull::WeightSource::stop.
@@ -39,6 +39,7 @@ class Weights {
   struct Copy {
     std::unique_ptr<model::ModelOnRank> model;
     std::unique_ptr<model::Lora> adapters;  // null where the whole model is trained
+    std::unique_ptr<model::ModelParameters> parameters;  // of both, where a swap leaves them
   };
 
   Copy in_use_, next_;
