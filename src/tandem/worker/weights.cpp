@@ -15,15 +15,20 @@ std::unique_ptr<model::ModelOnRank> empty_model(const model::ModelConfig& config
 
 Weights::Weights(const model::ModelConfig& config, const model::LoraOptions& lora, const Welcome& welcome, policy::Rank& rank,
                  const pull::PassingOptions& options)
-    : in_use_{empty_model(config, rank), nullptr},
-      next_{lora.rank > 0 ? nullptr : empty_model(config, rank), nullptr},
+    : in_use_{empty_model(config, rank), nullptr, nullptr},
+      next_{lora.rank > 0 ? nullptr : empty_model(config, rank), nullptr, nullptr},
       model_(in_use_.model->table(), model::family::parameters(config), welcome.holders, options) {
   TANDEM_CHECK((lora.rank > 0) == !welcome.adapters.empty(), "a recipe and holders, of which only one has adapters");
-  if (lora.rank == 0) return;
+  if (lora.rank == 0) {
+    for (Copy* copy : {&in_use_, &next_}) copy->parameters = std::make_unique<model::ModelParameters>(copy->model->parameters());
+    return;
+  }
   const model::ModelOnRank& model = *in_use_.model;
   next_.model = std::make_unique<model::ModelOnRank>(config, rank.ranks.rollout_place(), rank.compute.rollout(), model.values());
-  for (Copy* copy : {&in_use_, &next_})
+  for (Copy* copy : {&in_use_, &next_}) {
     copy->adapters = std::make_unique<model::Lora>(copy->model->table(), lora, model.values(), rank.memory.device);
+    copy->parameters = std::make_unique<model::ModelParameters>(copy->adapters->adapted());
+  }
   adapters_.emplace(in_use_.adapters->table(), model::lora_parameters(config, lora), welcome.adapters, options);
 }
 

@@ -27,8 +27,8 @@ class Weights {
           const pull::PassingOptions& options);
 
   const model::Decoder& decoder() const { return in_use_.model->decoder(); }
-  /// Adapters and all.
-  model::ModelParameters in_use() const { return in_use_.adapters ? in_use_.adapters->adapted() : in_use_.model->parameters(); }
+  /// Adapters and all. They stay as they are until the swap after the next: the stream reads them on its own thread.
+  const model::ModelParameters& in_use() const { return *in_use_.parameters; }
   /// Of every box of the weights in use (model/weight_checksum.h).
   const std::vector<model::BoxSum>& sums() const { return in_use_.sums; }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
@@ -42,6 +42,7 @@ class Weights {
   struct Copy {
     std::unique_ptr<model::ModelOnRank> model;
     std::unique_ptr<model::Lora> adapters;  // null where the whole model is trained
+    std::unique_ptr<model::ModelParameters> parameters;  // of both, where a swap leaves them
     std::vector<model::BoxSum> sums = {};
   };
 
