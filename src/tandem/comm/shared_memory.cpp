@@ -41,10 +41,11 @@ Header& header_of(void* memory) { return *static_cast<Header*>(memory); }
 SharedMemory::SharedMemory(int64_t num_bytes) : num_bytes_(num_bytes) {
   static std::atomic<int64_t> last_serial = 0;
   serial_ = ++last_serial;
-  file_ = ::memfd_create("tandem", MFD_CLOEXEC);
+  file_ = ::memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   // Reserved now: to touch pages that are not there would be a signal.
   const int failed = file_ < 0 ? errno : ::posix_fallocate(file_, 0, num_bytes + kHeader_bytes);
-  if (failed == 0) memory_ = map_file(file_, num_bytes);
+  // Who borrows it relies on its size: to touch what was cut off would be a signal, too.
+  if (failed == 0 && ::fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) memory_ = map_file(file_, num_bytes);
   if (!memory_) {
     if (file_ >= 0) ::close(file_);
     throw PeerError(join_text("shared memory of ", num_bytes, " bytes: ", std::strerror(failed != 0 ? failed : errno)));
@@ -76,7 +77,9 @@ std::unique_ptr<BorrowedMemory> BorrowedMemory::map(const SharedHandle& handle) 
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
   struct stat status {};
-  const bool fits = ::fstat(file, &status) == 0 && status.st_size >= handle.num_bytes + kHeader_bytes;
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  const bool fits = is_sealed && ::fstat(file, &status) == 0 && status.st_size >= handle.num_bytes + kHeader_bytes;
   void* memory = fits ? map_file(file, handle.num_bytes) : nullptr;
   ::close(file);
   if (!memory) return nullptr;

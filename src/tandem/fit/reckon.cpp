@@ -75,7 +75,11 @@ class Recipe {
     ByOwner all = training.device;
     const int64_t rollout_weights = model::parameter_table(model_, layouts_.rollout, 0).num_elements * rollout_.element_bytes;
     if (has_rollout_weights_) all["rollout_weights"] = rollout_weights;
-    if (c_.rollout.engine.packed_weights) all["packed"] = rollout_weights;  // at most
+    planner::TrainingPlan generating = rollout_;
+    generating.lora = c_.model.lora;
+    const planner::AdapterBytes adapters = planner::adapter_bytes(generating, 0);
+    if (has_rollout_weights_ && adapters.values > 0) all["lora"] += adapters.values + adapters.factors;
+    if (c_.rollout.engine.packed_weights) all["packed"] = rollout_weights + adapters.factors;  // at most
     if (const int64_t bytes = reference_bytes(c_, layouts_.train, model_); bytes > 0) all["reference_weights"] = bytes;
     all["kv_cache"] = kv_cache_bytes();
     Reckoned out;

@@ -59,6 +59,13 @@ int64_t factor_elements(const model::ParameterTable& table, const model::LoraOpt
 
 }  // namespace
 
+AdapterBytes adapter_bytes(const TrainingPlan& plan, int rank) {
+  if (plan.lora.rank == 0) return {};
+  const std::vector<model::family::Parameter> which = model::lora_parameters(plan.config, plan.lora);
+  return {model::parameter_table(plan.config, plan.layout, rank, which).num_elements * kFloatBytes,
+          factor_elements(model::parameter_table(plan.config, plan.layout, rank), plan.lora) * plan.element_bytes};
+}
+
 TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   const model::ParameterTable model = model::parameter_table(plan.config, plan.layout, rank);
   const bool adapts = plan.lora.rank > 0;
@@ -69,8 +76,7 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   TrainingMemory memory;
   const auto add = [](std::map<std::string, int64_t>& arena, const char* owner, int64_t bytes) { arena[owner] += bytes; };
   add(memory.device, "weights", model.num_elements * plan.element_bytes);
-  if (adapts)
-    add(memory.device, "lora", n.values * kFloatBytes + factor_elements(model, plan.lora) * plan.element_bytes);
+  if (const AdapterBytes adapters = adapter_bytes(plan, rank); adapts) add(memory.device, "lora", adapters.values + adapters.factors);
   add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes);
   const bool swapped = plan.swap_chunk_elements > 0;
   auto& home = swapped ? memory.host : memory.device;

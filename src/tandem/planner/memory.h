@@ -26,6 +26,12 @@ struct TrainingMemory {
   std::map<std::string, int64_t> device, host;
 };
 
+/// The adapters of one rank: in fp32, and as products read them; 0 where the whole model is trained.
+struct AdapterBytes {
+  int64_t values = 0, factors = 0;
+};
+AdapterBytes adapter_bytes(const TrainingPlan& plan, int rank);
+
 /// Weights, adapters, gradients and optimizer of one rank; what passes take and free is not among them.
 TrainingMemory training_memory(const TrainingPlan& plan, int rank);
 

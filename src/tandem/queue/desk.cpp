@@ -43,7 +43,7 @@ int64_t num_tokens(const data::Group& group) {
 }  // namespace
 
 // What the controller takes for granted of a caller of this process.
-std::string Desk::fault_of(const call::Put& put) const {
+std::string Desk::fault_of(const call::Put& put, const Client& client) const {
   const SampleQueue& queue = controller_.queue();
   if (put.leases.size() != put.heads.size()) return join_text(put.leases.size(), " leases of ", put.heads.size(), " groups");
   if (put.heads.empty() ? !put.measures.empty() : put.measures.size() % put.heads.size() != 0)
@@ -64,7 +64,7 @@ std::string Desk::fault_of(const call::Put& put) const {
     if (!fault.empty()) return join_text("group ", value(head.id), ' ', fault);
   }
   for (const data::Group& head : put.heads)
-    if (const std::string fault = limits_ ? fault_of_scores(head, part_names_) : std::string(); !fault.empty())
+    if (const std::string fault = limits_ ? fault_of_scores(head, client.part_names) : std::string(); !fault.empty())
       return join_text("group ", value(head.id), ' ', fault);
   return "";
 }
@@ -231,7 +231,7 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s, const Origin&
     if (auto* const leased = std::get_if<answer::Leased>(&answer.what)) fill(*leased);
     return answer;
   }
-  const std::string fault = fault_of(call.verb);
+  const std::string fault = fault_of(call.verb, client->second);
   if (!fault.empty() && limits_) {
     bar(call.worker, fault);
     return refused(call, *why_barred(call, from));
@@ -253,9 +253,9 @@ Answer Desk::carry_out_once(const Call& call, Client& client, double now_s) {
   return answer;
 }
 
-std::string Desk::fault_of(decltype(Call::verb) const& verb) const {
+std::string Desk::fault_of(decltype(Call::verb) const& verb, const Client& client) const {
   if (const auto* beat = std::get_if<call::Beat>(&verb)) return fault_of(*beat);
-  if (const auto* put = std::get_if<call::Put>(&verb)) return fault_of(*put);
+  if (const auto* put = std::get_if<call::Put>(&verb)) return fault_of(*put, client);
   const auto* asks = std::get_if<call::LeaseGroups>(&verb);
   return asks && weights_fault_ && asks->weights_checksum != 0 ? weights_fault_(asks->version, asks->weights_checksum) : "";
 }
@@ -341,8 +341,17 @@ void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
 // What a lease comes with: a prompt, and the tokens that were reported of it, if they have room.
 void Desk::fill(answer::Leased& leased) const {
   int64_t bytes = 0;
+  if (prompt_of_) {
+    std::erase_if(leased.leases, [&](const Lease& lease) {  // the answer may be given again, long after
+      leased.prompts.push_back(prompt_of_(lease.group));
+      const bool is_gone = leased.prompts.back().ids.empty();
+      if (is_gone) leased.prompts.pop_back();
+      return is_gone;
+    });
+  } else {
+    leased.prompts.resize(leased.leases.size());
+  }
   for (Lease& lease : leased.leases) {
-    leased.prompts.push_back(prompt_of_ ? prompt_of_(lease.group) : data::Prompt());
     if (lease.begun == kNoLease) continue;
     const auto begun = begun_.find(lease.group);
     const bool is_here = begun != begun_.end() && begun->second.lease == lease.begun;
@@ -377,7 +386,8 @@ AnswerWhat Desk::carry_out(const Call& call, Client& client, double now_s) {
   return std::visit(Cases{
       [&](const call::Join&) -> AnswerWhat { return answer::Done{}; },
       [&](const call::LeaseGroups& c) -> AnswerWhat {
-        return answer::Leased{controller_.lease(call.worker, c.most, c.version, now_s, c.speaks_for), {}, {}};
+        const int64_t speaks_for = client.said.device.empty() ? c.speaks_for : 1;  // a relay has none
+        return answer::Leased{controller_.lease(call.worker, c.most, c.version, now_s, speaks_for), {}, {}};
       },
       [&](const call::Beat& c) -> AnswerWhat { return answer::Over{beat(call.worker, c, client.said.store, now_s)}; },
       [&](const call::Put& c) -> AnswerWhat {
@@ -389,7 +399,7 @@ AnswerWhat Desk::carry_out(const Call& call, Client& client, double now_s) {
           const auto measures = std::span(c.measures).subspan(i * width, width);
           bodies_[c.heads[i].id] = {client.said.store, {measures.begin(), measures.end()}, call.worker};
           for (const data::Sample& sample : c.heads[i].samples)
-            for (const auto& [name, part] : sample.parts) part_names_.insert(name);
+            for (const auto& [name, part] : sample.parts) client.part_names.insert(name);
           ++client.groups;
           if (is_measured_) client.tokens += num_tokens(measures);
           begun_.erase(c.heads[i].id);

@@ -127,9 +127,10 @@ class Desk {
     ClientKey key;
     Origin from;                      // of its last call
     int64_t groups = 0, tokens = 0;   // put since the last report
+    std::set<std::string> part_names = {};  // of its scores: what one names is held against no other
   };
-  std::string fault_of(decltype(Call::verb) const& verb) const;
-  std::string fault_of(const call::Put& put) const;
+  std::string fault_of(decltype(Call::verb) const& verb, const Client& client) const;
+  std::string fault_of(const call::Put& put, const Client& client) const;
   std::string fault_of(const call::Beat& beat) const;
   std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
@@ -154,7 +155,6 @@ class Desk {
   std::optional<GroupLimits> limits_;       // where clients only generate
   std::function<std::string(const call::Join&)> refusal_;
   std::function<std::string(PolicyVersion, int64_t)> weights_fault_;
-  std::set<std::string> part_names_;        // of scores
   std::map<std::string, std::string> barred_;  // by the sign of a key or a connection: why
   std::vector<Barred> newly_barred_;
   std::map<WorkerId, Client> clients_;

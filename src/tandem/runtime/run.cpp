@@ -297,6 +297,8 @@ algo::Options resolved_correction(const RunRequest& request, comm::Group& world)
   if (world.rank() > 0) return resolved;
   std::string why;
   for (const std::string& each : config::known_differences(c, has_experts)) why += (why.empty() ? "" : ", ") + each;
+  if (before == kNotSaid)
+    log::warning("resume: the checkpoint does not say whether it was trained with a correction; if without, algo.correction=none goes on so");
   if (why.empty()) why = before == resolved.correction ? "as the checkpoint has it" : "rollout and training are the same policy";
   log::info("algo.correction: auto is ", resolved.correction, ": ", why);
   return resolved;

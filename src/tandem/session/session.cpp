@@ -119,7 +119,7 @@ struct Session::State {
   State(const config::RunConfig& c, StopRequested asked_to_stop)
       : config(checked(c)),
         model(model::read_config(c.model.path)),
-        algorithm(config::algorithm_of(c)),
+        algorithm(algo::algorithm_of(config::resolved_correction(c, model.moe.num_experts > 0))),
         crew(std::make_unique<Crew>(config, std::move(asked_to_stop))) {
     if (text::Tokenizer::present_in(c.model.path)) tokenizer = text::Tokenizer::load(c.model.path);
     if (text::ChatTemplate::present_in(c.model.path)) chat = text::ChatTemplate::load(c.model.path);

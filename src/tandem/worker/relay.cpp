@@ -74,7 +74,11 @@ void Relay::begin_anew(const std::string& welcome) {
   desk_.reset();
   controller_.emplace(terms_.queue, leases, terms_.takes);
   (void)controller_->follow(above_.newest());
-  desk_.emplace(*controller_, leases.incarnation, "", [this](data::GroupId group) { return prompts_.at(group); }, welcome);
+  const auto prompt_of = [this](data::GroupId group) {  // none of a group that left since it was leased
+    const auto found = prompts_.find(group);
+    return found == prompts_.end() ? data::Prompt() : found->second;
+  };
+  desk_.emplace(*controller_, leases.incarnation, "", prompt_of, welcome);
   desk_->serve_workers(false, terms_.limits);  // it measures bodies itself
   desk_->admit_by([this](const queue::call::Join& worker) { return refusal_of(terms_.drawing, worker); });
 }

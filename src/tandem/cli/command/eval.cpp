@@ -102,7 +102,7 @@ class Eval : public Command {
     serve::InferenceOptions& inference = request_.inference;
     inference.device = config.run.device;
     inference.kernels = config.run.kernels;
-    inference.dtype = config.model.dtype;
+    inference.dtype = config.model.lora.rank > 0 ? "float32" : config.model.dtype;  // hf/ has merged matrices, which bfloat16 would round
     inference.threads = config.parallel.threads;
     inference.parity = config.run.parity;
     inference.seed = config.run.seed;

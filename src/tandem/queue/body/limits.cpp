@@ -126,7 +126,7 @@ std::string fault_of_scores(const data::Group& head, const std::set<std::string>
       if (!names.contains(name)) new_names.insert(name);
     }
     if (names.size() + new_names.size() > kMostPartNames)
-      return join_text("names part ", names.size() + new_names.size(), " of the run's scores, of at most ", kMostPartNames);
+      return join_text("names part ", names.size() + new_names.size(), " of its scores, of at most ", kMostPartNames);
     return "";
   };
   for (const data::Sample& sample : head.samples)

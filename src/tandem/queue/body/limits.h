@@ -37,7 +37,7 @@ struct GroupLimits {
 constexpr float kLeastLogprob = -200;
 constexpr int64_t kMostTokenBytes = 1024;  ///< of text; the longest tokens of known vocabularies have 256
 constexpr double kMostScore = 1e9;         ///< and, with a minus, the least
-constexpr size_t kMostParts = 64, kMostPartChars = 128, kMostPartNames = 256;  ///< of a sample; of a name; names of a run
+constexpr size_t kMostParts = 64, kMostPartChars = 128, kMostPartNames = 256;  ///< of a sample; of a name; names of a client
 
 /// Why these cannot be a group's that was begun with weights of `start`, and `newest` is the newest version; "" if they can: each response
 /// has a token, and each token its log-probability and its version; nothing is longer than may be, and texts of the prompt are not there.

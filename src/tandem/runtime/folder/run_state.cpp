@@ -304,7 +304,7 @@ std::string correction_of_run(const std::string& run_dir, comm::Group& world) {
   try {
     if (world.rank() == 0)
       for (const checkpoint::CheckpointPlace& place : checkpoint::newest_first(run_dir + "/checkpoint"))
-        if (word = read_state(place.path + "/state.json").value("correction", ""); !word.empty()) break;
+        if (word = read_state(place.path + "/state.json").value("correction", kNotSaid); !word.empty()) break;
   } catch (const UserError&) {
     word.clear();
   }

@@ -100,7 +100,9 @@ class StateFiles {
 /// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
 /// Errors: UserError for a file that is damaged or of a newer format.
 model::Products products_of_run(const std::string& run_dir, comm::Group& world);
-/// The algo.correction that its newest checkpoint was made with; "" without a readable one. Collective.
+/// What a checkpoint of an earlier version of Tandem says of its algo.correction.
+inline constexpr const char* kNotSaid = "not said";
+/// The algo.correction that its newest checkpoint was made with, or kNotSaid; "" without a readable one. Collective.
 std::string correction_of_run(const std::string& run_dir, comm::Group& world);
 
 }  // namespace tandem::runtime

@@ -180,8 +180,8 @@ bool StoreReader::read(const std::string& place, std::span<const SampleId> sampl
       store = stores_.emplace(place, Known{endpoint_to(place), comm::stays_on_this_machine(place), 0, {}}).first;
     }
     store->second.last_read = num_reads_;
+    const Deadline deadline = Deadline::after_s(store->second.shares ? deadline_s_ : std::max(deadline_s_, kFarS));  // for all of them
     while (!samples.empty()) {
-      const Deadline deadline = Deadline::after_s(store->second.shares ? deadline_s_ : std::max(deadline_s_, kFarS));
       const int64_t rows = read_some(place, store->second, samples, into, deadline);
       if (rows == 0) {
         if (deadline.passed() || comm::is_refused(store->second.endpoint.address())) stores_.erase(store);
