@@ -82,9 +82,15 @@ def worst(got, wanted):
     return max(abs(a - b) for a, b in zip(got, wanted))
 
 
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3")  # the others of the full set are skipped, by name
+
+
 def check_models(program):
-    done = []
+    done, skipped = [], []
     for folder in sorted((SHARED / "oracles/models").iterdir()):
+        if json.loads((folder / "config.json").read_text())["model_type"] not in FAMILIES:
+            skipped.append(folder.name)
+            continue
         golden = read_safetensors(folder / "golden.safetensors")
         sequences = [golden[f"seq{i}.input_ids"] for i in range(3)]
         asked = lines({"ids": ids} for ids in sequences)
@@ -101,7 +107,7 @@ def check_models(program):
         error = max(error, worst(completion["logprobs"], golden["greedy.logprobs_t1.0"]))
         assert error <= BOUND, (folder.name, error)
         done.append(f"{folder.name} {error:.1e}")
-    said(f"golden models, logprobs and greedy tokens: {', '.join(done)}")
+    said(f"golden models, logprobs and greedy tokens: {', '.join(done)}; not reached: {', '.join(skipped) or 'none'}")
 
 
 def check_tokenizers(program, folder, cases):

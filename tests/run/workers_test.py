@@ -20,7 +20,7 @@ RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "sc
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
            "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read",
            "workers/weight_bytes_sent", "workers/weight_bytes_copied", "workers/calls_refused", "workers/leases_undone",
-           "workers/groups_undone", "data/groups_early", "time/early_s", "workers/padding_bytes_saved")
+           "workers/groups_undone", "data/groups_early", "time/early_s", "workers/padding_bytes_saved", "workers/weights_compared")
 
 
 def run(program, folder, settings=None, flags=()):

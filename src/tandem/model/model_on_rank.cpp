@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/model_on_rank.h"
 
+#include <algorithm>
 #include <iomanip>
 
 #include "tandem/base/check.h"
@@ -50,8 +51,13 @@ void ModelOnRank::load(const std::string& dir, Head head) {
     else files.read(spec, std::move(to));
   });
   if (table_.rank > 0) return;
+  const bool rounds = values_.scalar_type() == at::kBFloat16 && std::ranges::any_of(table_.entries, [&](const ParameterEntry& e) {
+    const std::string& name = e.parameter.name;
+    return !e.parameter.in_float() && files.contains(name) && files.entry(name).dtype == at::kFloat;
+  });
   const double seconds = now_s() - begin;
-  log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir, std::fixed,
+  log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir,
+            rounds ? ", of which float32 is rounded to bfloat16," : "", std::fixed,
             std::setprecision(2), " in ", seconds, " s, ", static_cast<double>(files.bytes_read()) / 1e9 / seconds, " GB/s");
 }
 

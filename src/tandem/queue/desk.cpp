@@ -344,7 +344,7 @@ void Desk::fill(answer::Leased& leased) const {
   if (prompt_of_) {
     std::erase_if(leased.leases, [&](const Lease& lease) {  // the answer may be given again, long after
       leased.prompts.push_back(prompt_of_(lease.group));
-      const bool is_gone = leased.prompts.back().ids.empty();
+      const bool is_gone = leased.prompts.back().ids.empty() && leased.prompts.back().text.empty();
       if (is_gone) leased.prompts.pop_back();
       return is_gone;
     });

@@ -220,6 +220,7 @@ RunSummary reinforce_on_rank(const RunRequest& asked, comm::Group& world, RunFol
   if (warm) start = warm_start(request, world, std::move(start));
   if (!request.replay_decisions.empty() && !config.run.parity) start.products = products_of_run(request.replay_decisions, world);
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
+  if (folder && !request.about_correction.empty()) log::info(request.about_correction);
   policy::Rank rank(config, layouts, world, start.products);
   const planner::Schedule schedule = config::schedule_of(config, layouts, !request.replay.empty());
   return RlRun(request, rank.parts, folder, {start.model_dir, start.model, schedule}).run();
@@ -288,7 +289,7 @@ void check_functions(const RunRequest& request) {
 }
 
 // What algo.correction auto comes to, by what is known now and what a checkpoint to go on from has. Collective.
-algo::Options resolved_correction(const RunRequest& request, comm::Group& world) {
+algo::Options resolved_correction(RunRequest& request, comm::Group& world) {
   const config::RunConfig& c = request.config;
   if (c.algo.correction != "auto") return c.algo;
   const std::string before = request.resume ? correction_of_run(c.run.dir, world) : "";
@@ -300,7 +301,7 @@ algo::Options resolved_correction(const RunRequest& request, comm::Group& world)
   if (before == kNotSaid)
     log::warning("resume: the checkpoint does not say whether it was trained with a correction; if without, algo.correction=none goes on so");
   if (why.empty()) why = before == resolved.correction ? "as the checkpoint has it" : "rollout and training are the same policy";
-  log::info("algo.correction: auto is ", resolved.correction, ": ", why);
+  request.about_correction = "algo.correction: auto is " + resolved.correction + ": " + why;
   return resolved;
 }
 

@@ -22,6 +22,7 @@ struct RunRequest {
   std::string replay_decisions;  ///< decide as the free run of this folder did
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
   Hooks hooks;                 ///< of run_rl
+  std::string about_correction = {};  ///< a line for the run's log, once it has one
   /// Of run_rl: fit/fit.h decides sizes, but of these options, which the user has set; without a value nothing is probed. A resume takes
   /// what the earlier start decided.
   std::optional<std::vector<std::string>> fit_but;

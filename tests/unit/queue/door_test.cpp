@@ -372,7 +372,7 @@ TEST(Door, WhoSaysScoresThatCannotBeIsBarred) {
   const std::vector<std::pair<Change, std::string>> changes = {
       {[&](data::Group& head) { head.samples[1].score = nan; }, "a score of nan"},
       {[&](data::Group& head) { head.samples[0].score = -infinite; }, "a score of -inf"},
-      {[&](data::Group& head) { head.samples[0].score = 1e10; }, "a score of 1e+10"},
+      {[&](data::Group& head) { head.samples[0].score = -HUGE_VAL; }, "a score of -inf"},
       {[&](data::Group& head) { head.samples[0].parts[0].second = nan; }, "a part of a score of nan"},
       {[&](data::Group& head) { head.samples[0].finish = data::FinishReason::kAborted; }, "did not end"},
       {with_parts(65, "p"), "65 parts"},

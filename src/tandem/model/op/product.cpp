@@ -10,12 +10,13 @@
 namespace tandem::model::op {
 namespace {
 
-constexpr int64_t kCopyRows = 512;    // above, a copy of the weight costs less than sums that are added apart
+constexpr int64_t kCopyRows = 512;    // above, a copy of the weight on a device costs less than sums that are added apart
 constexpr int64_t kMostRows = 4096;   // of activations that are copied at a time
 
 at::Tensor beside(const at::Tensor& a, const at::Tensor& b) { return at::cat({a, b}, 1); }
 
-// x W0^T and the adapters' part, added in fp32.
+}  // namespace
+
 void forward_in_parts(const Kernels& k, at::Tensor& out, const at::Tensor& x, const Parameter& w) {
   at::Tensor sum = out.scalar_type() == at::kFloat ? out : at::empty(out.sizes(), k.options(at::kFloat));
   at::Tensor low = at::empty({x.size(0), w.a_RK.size(0)}, x.options()), part = at::empty(out.sizes(), k.options(at::kFloat));
@@ -26,13 +27,11 @@ void forward_in_parts(const Kernels& k, at::Tensor& out, const at::Tensor& x, co
   if (!sum.is_same(out)) out.copy_(sum);
 }
 
-}  // namespace
-
-// Many rows by one product of [x | x a^T] with [W0 | b], as packed_product has it: the library's sum is fp32 to its end. In parity mode a
-// row's bits must not depend on their number.
+// One product of [x | x a^T] with [W0 | b], as packed_product has it: the library's sum is fp32 to its end, and with adapters of zeros its
+// bits are mostly those of W0 alone.
 void forward(const Kernels& k, at::Tensor& out, const at::Tensor& x, const Parameter& w) {
   if (!w.a_RK.defined()) return k.forward(out, x, w.value);
-  if (x.size(0) <= kCopyRows && !k.parity()) return forward_in_parts(k, out, x, w);
+  if (x.is_cuda() && x.size(0) <= kCopyRows) return forward_in_parts(k, out, x, w);
   const at::Tensor both = beside(w.value, w.b_NR);
   for (int64_t begin = 0; begin < x.size(0); begin += kMostRows) {
     const at::Tensor some = x.narrow(0, begin, std::min(kMostRows, x.size(0) - begin));

@@ -65,7 +65,7 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
       return fits ? "" : none_of("a text", join_text(c.sample.text.size(), " bytes"));
     }};
 
-bool is_score(double score) { return std::abs(score) <= kMostScore; }
+bool is_score(double score) { return std::isfinite(score); }
 
 std::string fault_of_name(const std::string& name) {
   const auto is_shown = [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; };

@@ -36,7 +36,6 @@ struct GroupLimits {
 /// drawn that has less than e^-104 of the mass.
 constexpr float kLeastLogprob = -200;
 constexpr int64_t kMostTokenBytes = 1024;  ///< of text; the longest tokens of known vocabularies have 256
-constexpr double kMostScore = 1e9;         ///< and, with a minus, the least
 constexpr size_t kMostParts = 64, kMostPartChars = 128, kMostPartNames = 256;  ///< of a sample; of a name; names of a client
 
 /// Why these cannot be a group's that was begun with weights of `start`, and `newest` is the newest version; "" if they can: each response
