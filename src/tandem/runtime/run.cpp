@@ -299,7 +299,7 @@ algo::Options resolved_correction(RunRequest& request, comm::Group& world) {
   std::string why;
   for (const std::string& each : config::known_differences(c, has_experts)) why += (why.empty() ? "" : ", ") + each;
   if (before == kNotSaid)
-    log::warning("resume: the checkpoint does not say whether it was trained with a correction; if without, algo.correction=none goes on so");
+    log::warning("resume: the checkpoint does not say whether it was trained with a correction (algo.correction=none goes on without)");
   if (why.empty()) why = before == resolved.correction ? "as the checkpoint has it" : "rollout and training are the same policy";
   request.about_correction = "algo.correction: auto is " + resolved.correction + ": " + why;
   return resolved;
