@@ -18,7 +18,8 @@ def options_of(folder):
     lines = pathlib.Path(folder, "config.yaml").read_text().splitlines()
     begin = lines.index("algo:") + 1
     end = next((i for i in range(begin, len(lines)) if lines[i] and not lines[i].startswith(" ")), len(lines))
-    return {line.split(":", 1)[0].strip(): line.split(":", 1)[1].split("#")[0].strip().strip('"') for line in lines[begin:end] if ":" in line}
+    pairs = (line.split("#")[0].split(":", 1) for line in lines[begin:end] if ":" in line)
+    return {name.strip(): value.strip().strip('"') for name, value in pairs}
 
 
 def run(root, name, settings, flags=(), steps=STEPS):
