@@ -3,7 +3,8 @@
 // {"prompt_ids": [], "response_ids": []} a line. Prints JSON, a line for
 // the first three and one for each number of sequences:
 //   nll        mean over the response tokens: of the start, of the training pass (trained), of what rollout runs (generates), of the
-//              matrices with the adapters merged into bfloat16 (merged, for comparison), of a training pass over them in fp32 (hf)
+//              matrices with the adapters merged into bfloat16 (merged, for comparison); in fp32, of the start and of the merged (hf).
+//              gain_kept compares like with like: generates and merged with the start in bfloat16, hf with the start in fp32
 //   gap        mean distance of the log-probabilities of rollout and training: as above, and with adapters of zeros (floor)
 //   decode     tokens/s by sequences that run together: with the adapters, and merged; medians of repeats in turns
 #include <ATen/core/grad_mode.h>
@@ -32,7 +33,7 @@ using namespace tandem;
 using nlohmann::json;
 
 constexpr int64_t kBlockTokens = 16;
-constexpr int kRepeats = 3;
+constexpr int kRepeats = 7;
 
 struct Texts {
   std::vector<std::vector<int32_t>> prompts, responses;
@@ -174,13 +175,15 @@ void measure(const std::string& dir, const std::string& adapter, const std::stri
   const Logprobs start = by_training(half, zeros.adapted(), texts), floor = by_rollout(half, zeros.adapted(), texts);
   const Logprobs plain = by_rollout(half, half.model.parameters(), texts);
   const Logprobs trained = by_training(half, adapted, texts), generates = by_rollout(half, adapted, texts);
+  const Logprobs start_fp32 = by_training(single, single.model.parameters(), texts);
   merge(merged, options, lora), merge(single, options, lora);
   const Logprobs lost = by_rollout(merged, merged.model.parameters(), texts);
   const Logprobs hf = by_training(single, single.model.parameters(), texts);
-  const auto kept = [&](const Logprobs& x) { return (nll(start) - nll(x)) / (nll(start) - nll(trained)); };
+  const auto kept = [&](const Logprobs& from, const Logprobs& to) { return (nll(from) - nll(to)) / (nll(start) - nll(trained)); };
   json out = {{"rows", texts.rows.size()}, {"rank", options.rank}, {"targets", options.targets}};
-  out["nll"] = {{"start", nll(start)}, {"trained", nll(trained)}, {"generates", nll(generates)}, {"merged", nll(lost)}, {"hf", nll(hf)}};
-  out["gain_kept"] = {{"generates", kept(generates)}, {"merged", kept(lost)}, {"hf", kept(hf)}};
+  out["nll"] = {{"start", nll(start)}, {"trained", nll(trained)}, {"generates", nll(generates)}, {"merged", nll(lost)}};
+  out["nll_fp32"] = {{"start", nll(start_fp32)}, {"hf", nll(hf)}};
+  out["gain_kept"] = {{"generates", kept(start, generates)}, {"merged", kept(start, lost)}, {"hf", kept(start_fp32, hf)}};
   const double least = gap(start, floor), now = gap(trained, generates), least_before = gap(start, plain), before = gap(trained, lost);
   out["gap"] = {{"floor", least}, {"generates", now}, {"floor_merged", least_before}, {"merged", before}};
   out["excess_of_merged"] = (now - least) / (before - least_before);
