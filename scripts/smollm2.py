@@ -85,6 +85,6 @@ def made():
                 refused.append(e)
                 continue
             folder.rename(place)
-            return "; ".join([*(e.what for e in refused), said])
+            return said + "".join(f". Not taken: {e.what}" for e in refused)
     right = fetch.by_hand(fetch.SITES[fetch.HUGGING_FACE], "model", REPOSITORY, "", "")
     raise fetch.Refused("; ".join(e.what for e in refused), right)

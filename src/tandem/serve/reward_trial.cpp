@@ -75,10 +75,9 @@ void try_on(const RewardTrial& trial, const reward::Rule& rule, First first, con
     if (std::ranges::all_of(group.samples, [](const data::Sample& sample) { return sample.parts.empty(); }))
       log::warning(where, ": it gave None for all of them; an answer with None scores 0 (docs/rewards.md)");
   } catch (const UserError& e) {
-    const UserError fault =
-        e.seen_from(where, "nothing was made or changed: the same command tries again; or reward.on_error: zero scores what fails 0");
-    if (trial.reward.on_error == "end") throw fault;
-    log::warning(fault.what());
+    if (trial.reward.on_error == "end")
+      throw e.seen_from(where, "nothing was made or changed: the same command tries again; or reward.on_error: zero scores what fails 0");
+    log::warning(e.seen_from(where, "reward.on_error is zero: what fails so in the run scores 0").what());
   } catch (const PeerError& e) {
     if (trial.reward.on_error == "end") throw PeerError(where + ": " + e.what());
     log::warning(where, ": ", e.what());
