@@ -178,7 +178,7 @@ void check_graphs(const std::string& name, const model::ModelConfig& config, con
                   const Told& told) {
   device::Arena arena("device", 0, kernels.device());
   model::ModelOnRank model(config, {}, kernels, {arena, "weights"});
-  if (!rollout::DecodeGraph::serves(model.decoder())) return;
+  if (!rollout::DecodeGraphs::serves(model.decoder())) return;
   model::initialize_parameters(model.table(), model.values(), 7, 0.1);
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < 5; ++i) {
