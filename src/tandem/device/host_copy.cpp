@@ -25,9 +25,8 @@ void HostCopy::begin(const at::Tensor& tensor) {
   copy_ = tensor;
   if (tensor.is_cpu()) return;
   if (!room_.defined() || room_.numel() < tensor.numel() || room_.scalar_type() != tensor.scalar_type()) {
-    pinned_.reset();
-    room_ = at::empty({2 * tensor.numel()}, tensor.options().device(at::kCPU));
-    pinned_ = pinned(tensor.device(), room_.data_ptr(), room_.nbytes());
+    const bool pins = backend_of(tensor.device()).pin != nullptr;
+    room_ = at::empty({2 * tensor.numel()}, tensor.options().device(at::kCPU).pinned_memory(pins));
   }
   copy_ = room_.narrow(0, 0, tensor.numel()).view(tensor.sizes());
   copy_.copy_(tensor, /*non_blocking=*/true);

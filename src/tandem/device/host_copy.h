@@ -5,12 +5,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
-#include <memory>
 #include <optional>
 
 namespace tandem::device {
 
-/// Ownership  owns memory of the host, pinned where that is faster, for the largest tensor so far.
+/// Ownership  owns memory of the host, of libtorch's allocator of pinned memory where that is faster, for the largest tensor so far.
 /// Threads    one at a time.
 class HostCopy {
  public:
@@ -26,7 +25,6 @@ class HostCopy {
 
  private:
   at::Tensor copy_, room_;  // room_: flat
-  std::shared_ptr<void> pinned_;
   std::optional<c10::Event> arrived_;  // while it is under way
 };
 

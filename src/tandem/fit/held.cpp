@@ -18,9 +18,9 @@ std::optional<Resident> resident_of(const std::string& owner) {
   if (owner == "gradients") return Resident::kGradients;
   if (owner == "optimizer" || owner == "master_weights") return Resident::kOptimizer;
   if (owner == "rollout_weights" || owner == "packed") return Resident::kRolloutWeights;
-  if (owner == "kv_cache") return Resident::kKvCache;
+  if (owner == "kv_cache" || owner == "logits") return Resident::kKvCache;
   if (owner == "reference_weights") return Resident::kReference;
-  return std::nullopt;  // adapters and what lies under them
+  return std::nullopt;  // adapters and what lies under them; what graphs share
 }
 
 bool fully_colocated(const config::RunConfig& c) { return c.parallel.placement == "fully_colocated"; }

@@ -126,6 +126,7 @@ double Probe::decode_tokens_s(int64_t running) {
     request.prompt.assign(ids_.begin(), ids_.begin() + std::max<int64_t>(1, prompt));
     request.prompt.front() = static_cast<int32_t>(i % config.vocab_size);  // else twins would run as one
     request.sample = data::SampleId{i};
+    request.sampling = parts_.config.rollout.sampling;  // to filter takes memory
     request.sampling.max_new_tokens = std::clamp<int64_t>(config.max_positions - prompt - 1, 1, kDecodeSteps);
     request.sampling.ignore_eos = true;
     request.seed = static_cast<uint64_t>(parts_.config.run.seed);
@@ -137,13 +138,14 @@ double Probe::decode_tokens_s(int64_t running) {
   while (engine.must_step()) engine.step();
   const double tokens_s = static_cast<double>(engine.counts().drawn - before) / std::max(1e-9, now_s() - begin);
   packed_bytes_ = std::max(packed_bytes_, parts_.memory.device.bytes("packed"));
+  graph_bytes_ = parts_.memory.device.bytes("logits") + parts_.memory.device.bytes("graphs");
   return -comm::max_over(parts_.ranks.world, -tokens_s);
 }
 
 int64_t Probe::decode_bytes(int64_t running) {
   device::AllocationMeter meter(parts_.memory.device, train::kActivations);
   (void)decode_tokens_s(running);
-  return meter.peak_bytes();
+  return meter.peak_bytes() + graph_bytes_;
 }
 
 void Probe::probe_passes(policy::TrainedRole& role, PassBytes& trained, PassBytes& scored, double& trained_s, double& scored_s) {

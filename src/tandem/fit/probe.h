@@ -54,6 +54,7 @@ class Probe {
   std::vector<float> behavior_;
   std::map<std::string, int64_t> held_;
   int64_t packed_bytes_ = 0;
+  int64_t graph_bytes_ = 0;  // of the last engine
   policy::Actor actor_;
   std::unique_ptr<policy::TrainedRole> critic_;  // null where the algorithm trains none
 };

@@ -82,6 +82,11 @@ class Recipe {
     if (c_.rollout.engine.packed_weights) all["packed"] = rollout_weights + adapters.factors;  // at most
     if (const int64_t bytes = reference_bytes(c_, layouts_.train, model_); bytes > 0) all["reference_weights"] = bytes;
     all["kv_cache"] = kv_cache_bytes();
+    if (has_graphs()) {
+      const planner::GraphMemory graphs = planner::graph_memory(rollout_, c_.rollout.engine.max_running, blocks_of_sequence());
+      all["logits"] = graphs.logits;
+      all["graphs"] = graphs.shared;
+    }
     Reckoned out;
     for (const planner::Stage& stage : config::schedule_of(c_, layouts_, false).stages)
       if (!stage.needs.empty()) out.stages.push_back({stage.name, stage.kind, during(stage, all)});
@@ -96,6 +101,15 @@ class Recipe {
   int64_t row_tokens() const { return in_context(c_.rollout.sampling.max_new_tokens) - 1; }
   bool evaluates() const { return !c_.data.eval.empty() && (c_.eval.before || c_.eval.after || c_.eval.every_steps > 0); }
 
+  // As rollout/decode_graph.h:DecodeGraphs::serves.
+  bool has_graphs() const { return c_.rollout.engine.graphs && rollout_.on_cuda && layouts_.rollout.tp == 1; }
+  bool filters() const {
+    const auto by = [](const rollout::Sampling& s) { return s.temperature > 0 && (s.top_k > 0 || s.top_p < 1); };
+    return by(c_.rollout.sampling) || (evaluates() && by(c_.eval.sampling));
+  }
+  int64_t most_tokens() const { return std::max(row_tokens() + 1, evaluates() ? in_context(c_.eval.sampling.max_new_tokens) : 0); }
+  int64_t blocks_of_sequence() const { return (most_tokens() + block_tokens() - 1) / block_tokens(); }
+
   int64_t block_tokens() const {
     using namespace model::kernel;
     const auto& attention = (rollout_.on_cuda ? aten::backend() : cpu::backend()).attention;
@@ -108,13 +122,13 @@ class Recipe {
                                     {model_.num_heads / l.tp, model::local_kv_heads(model_, l.tp), model_.head_dim},
                                     block_tokens(),
                                     rollout_.element_bytes == 2 ? at::kBFloat16 : at::kFloat};
-    const int64_t longest = std::max(row_tokens() + 1, evaluates() ? in_context(c_.eval.sampling.max_new_tokens) : 0);
+    const int64_t longest = most_tokens();
     const int64_t blocks = rollout::num_kv_blocks(c_.rollout.engine, shape, longest);
     if (const int64_t least = (longest + shape.block_tokens - 1) / shape.block_tokens; blocks < least)
       throw UserError("rollout.kv_cache_mib",
                       join_text("is ", c_.rollout.engine.kv_cache_mib, ", and one sequence may have ", longest, " tokens"),
                       join_text("at least ", mib(least * shape.bytes_per_block())));
-    return blocks * shape.bytes_per_block();
+    return (blocks + has_graphs()) * shape.bytes_per_block();
   }
 
   // A pass has at least one row, and at worst no prompt in it.
@@ -127,9 +141,12 @@ class Recipe {
     const train::Options& t = c_.train;
     const rollout::Options& r = c_.rollout.engine;
     switch (kind) {
-      case StageKind::kRollout:
-        return planner::generation_step_bytes(rollout_, {r.max_running + r.prefill_tokens, r.max_running},
-                                              (row_tokens() + block_tokens()) / block_tokens());
+      case StageKind::kRollout: {
+        const planner::PassShape pass{r.max_running + r.prefill_tokens, r.max_running};
+        const int64_t step = planner::generation_step_bytes(rollout_, pass, blocks_of_sequence());
+        const int64_t logits = has_graphs() ? 0 : planner::graph_memory(rollout_, r.max_running, 1).logits;
+        return filters() ? std::max(step, logits + planner::filtered_draw_bytes(rollout_, r.max_running)) : step;
+      }
       case StageKind::kReference: return planner::scoring_pass_bytes(train_, pass_of(t.reference_micro_batch_tokens));
       case StageKind::kOldLogprob: return planner::scoring_pass_bytes(train_, pass_of(t.logprob_micro_batch_tokens));
       case StageKind::kUpdate: return planner::training_pass_bytes(train_, pass_of(t.micro_batch_tokens), recompute_of(t.recompute));
@@ -191,6 +208,7 @@ std::string owners_line(const std::string& what, const ByOwner& by_owner) {
 std::string remedy_for(const std::string& owner, const StageMemory& stage, const config::RunConfig& c) {
   if (owner == "kv_cache")
     return stage.kind == StageKind::kRollout || offloads(c) ? "rollout.kv_cache_mib" : "any memory.offload_*, with which it leaves, too";
+  if (owner == "logits" || owner == "graphs") return "rollout.max_running";
   if (owner == "packed") return "rollout.packed_weights: false";
   if (owner == "staging") return "parallel.reshard_bucket_mib";
   const bool trains = stage.kind == StageKind::kUpdate;

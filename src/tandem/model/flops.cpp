@@ -20,16 +20,37 @@ int64_t mlp_parameters(const ModelConfig& c, int64_t layer) {
   return c.hidden_size * c.moe.num_experts + 3 * c.hidden_size * c.moe.intermediate_size * experts;
 }
 
+int64_t output_parameters(const ModelConfig& c) {
+  return c.num_heads * (c.mla.kv_rank > 0 ? c.mla.v_dim : c.head_dim) * c.hidden_size;
+}
+
+int64_t num_outputs(const ModelConfig& c) { return c.num_labels > 0 ? c.num_labels : c.vocab_size; }
+
+double layer_parameters(const ModelConfig& c) {
+  double parameters = 0;
+  for (int64_t layer = 0; layer < c.num_layers; ++layer)
+    parameters += static_cast<double>(attention_parameters(c) + mlp_parameters(c, layer));
+  return parameters;
+}
+
+double attention_flops(const ModelConfig& c, const TokenWork& work) {
+  const bool latent = c.mla.kv_rank > 0;
+  const int64_t key = latent ? c.mla.nope_dim + c.mla.rope_dim : c.head_dim, value = latent ? c.mla.v_dim : c.head_dim;
+  return 3 * static_cast<double>(c.num_layers * c.num_heads * (key + value)) * work.squares;
+}
+
 }  // namespace
 
 double training_flops(const ModelConfig& c, const TokenWork& work) {
-  const int64_t outputs = c.num_labels > 0 ? c.num_labels : c.vocab_size;
-  double parameters = static_cast<double>(c.hidden_size) * static_cast<double>(c.vocab_size + outputs);
-  for (int64_t layer = 0; layer < c.num_layers; ++layer)
-    parameters += static_cast<double>(attention_parameters(c) + mlp_parameters(c, layer));
-  const bool latent = c.mla.kv_rank > 0;
-  const int64_t key = latent ? c.mla.nope_dim + c.mla.rope_dim : c.head_dim, value = latent ? c.mla.v_dim : c.head_dim;
-  return 6 * parameters * work.tokens + 3 * static_cast<double>(c.num_layers * c.num_heads * (key + value)) * work.squares;
+  const double ends = static_cast<double>(c.hidden_size) * static_cast<double>(c.vocab_size + num_outputs(c));
+  return 6 * (ends + layer_parameters(c)) * work.tokens + attention_flops(c, work);
+}
+
+double needed_flops(const ModelConfig& c, const TokenWork& work, double wanted) {
+  const auto behind_attention = static_cast<double>(output_parameters(c) + mlp_parameters(c, c.num_layers - 1));
+  const double body = layer_parameters(c) * work.tokens - behind_attention * (work.tokens - wanted);
+  const double head = static_cast<double>(c.hidden_size * num_outputs(c)) * wanted;
+  return 6 * (body + head) + attention_flops(c, work);
 }
 
 }  // namespace tandem::model

@@ -2,7 +2,6 @@
 #include "tandem/planner/activations.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <map>
 
@@ -206,15 +205,35 @@ int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass) {
   return moving.row_statistics() + std::max(moving.layer(), moving.head());
 }
 
-int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass, int64_t blocks) {
-  constexpr int64_t kMostParts = 1 << 15, kCopies = 3, kSums = 2;  // model/kernel/aten/flash.cpp: the query, the mix, and it in order
-  const Moving moving(plan, pass);
-  const auto of_sequence = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
-  const int64_t parts = plan.on_cuda ? std::min(kMostParts, pass.wanted * of_sequence) : 0;
+namespace {
+
+// On CUDA a token that attends alone has a part for each block: model/kernel/aten/flash.cpp.
+int64_t parts_bytes(const TrainingPlan& plan, int64_t tokens, int64_t blocks) {
+  constexpr int64_t kMostParts = 1 << 15, kCopies = 3, kSums = 2;  // the query, the mix, and it in order
+  const int64_t parts = plan.on_cuda ? std::min(kMostParts, tokens * blocks) : 0;
   const int64_t of_head = kCopies * plan.config.head_dim * plan.element_bytes + kSums * kFloat;
-  const int64_t attention = parts * plan.config.num_heads / plan.layout.tp * of_head;
+  return parts * plan.config.num_heads / plan.layout.tp * of_head;
+}
+
+}  // namespace
+
+int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass, int64_t blocks) {
+  const Moving moving(plan, pass);
   const int64_t tp = plan.layout.tp, logits = pass.wanted * moving.shard() * kFloat;
-  return moving.layer() + attention + (tp > 1 ? 1 + tp : 1) * logits;  // this rank's, and with tp those of all
+  return moving.layer() + parts_bytes(plan, pass.wanted, blocks) + (tp > 1 ? 1 + tp : 1) * logits;  // this rank's, and with tp those of all
+}
+
+int64_t filtered_draw_bytes(const TrainingPlan& plan, int64_t draws) {
+  // model/kernel/aten/logit.cpp:draw_some. An element: the logits twice, its mass and the sum up to it in fp64; sorted, its logit and
+  // place; and what CUDA's sort takes beside.
+  constexpr int64_t kRows = 256, kElement = 2 * 4 + 2 * 8 + 4 + 8, kSort = 24;
+  return plan.on_cuda ? std::min(draws, kRows) * plan.config.vocab_size * (kElement + kSort) : 0;
+}
+
+GraphMemory graph_memory(const TrainingPlan& plan, int64_t running, int64_t blocks) {
+  const PassShape pass{running, running};
+  const Moving moving(plan, pass);
+  return {running * moving.shard() * kFloat, moving.layer() + parts_bytes(plan, running, blocks)};
 }
 
 }  // namespace tandem::planner

@@ -30,5 +30,15 @@ int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass);
 /// The same of a step of generation, where `wanted` are the sequences that get a token, and each sees so many blocks of the cache. On CUDA
 /// a query and its mix are there once for each block.
 int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass, int64_t blocks);
+/// The same of drawing `draws` tokens by top-k or top-p from logits that are there: where libtorch's operators draw, as on CUDA, they sort
+/// the vocabulary and add up in fp64, so many rows at a time. Our own kernels of the processor take next to nothing: 0.
+int64_t filtered_draw_bytes(const TrainingPlan& plan, int64_t draws);
+
+/// What captured decode steps hold for up to `running` sequences of up to so many blocks: their logits, and the memory that they share. The
+/// first goes with the KV cache, the second stays (rollout/decode_graph.h:DecodeGraphs).
+struct GraphMemory {
+  int64_t logits = 0, shared = 0;
+};
+GraphMemory graph_memory(const TrainingPlan& plan, int64_t running, int64_t blocks);
 
 }  // namespace tandem::planner

@@ -23,16 +23,23 @@ struct CacheShape {
   }
 };
 
-/// Ownership  the tensors live in the arena under "kv_cache". Who holds which block is the scheduler's business.
+/// Ownership  the tensors live in the arena under "kv_cache", at addresses that stay from open() to open(). Who holds which block is the
+///            scheduler's business.
 /// Threads    one.
-/// Blocking   none.
-/// Errors     none.
+/// Blocking   close() waits for the device.
+/// Errors     open: those of Region::back; then it has no memory.
 /// Read next  block_ledger.h (who holds a block, and what is in it)
 class KvCache {
  public:
-  /// `has_spare`: with one block more, that tokens which nobody wants may write to.
+  /// Without memory yet. `has_spare`: with one block more, that tokens which nobody wants may write to.
   KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena,
           bool has_spare = false);
+
+  /// Memory, of zeros.
+  void open();
+  /// What it held is lost.
+  void close();
+  bool is_open() const { return is_open_; }
 
   /// Copies what block `from` holds, in every layer.
   void copy(int32_t from, int32_t to);
@@ -43,7 +50,8 @@ class KvCache {
 
  private:
   int64_t block_tokens_, num_blocks_;
-  std::vector<at::Tensor> keys_, values_;  // per layer
+  std::vector<device::Region> keys_, values_;  // per layer
+  bool is_open_ = false;
 };
 
 }  // namespace tandem::rollout

@@ -18,6 +18,7 @@ namespace tandem::rollout {
 namespace {
 
 constexpr int64_t kWholeTokens = 16;  // a shorter prompt attends row by row just as fast
+constexpr int64_t kFewerBlocks = 8;   // a cache stays as it is until there is room for so large a part more
 
 CacheShape cache_shape(const Options& options, const model::Decoder& decoder, int64_t num_layers) {
   return {num_layers, decoder.attention_shape(), options.kv_block_tokens, decoder.kernels().dtype()};
@@ -29,17 +30,21 @@ int64_t common_blocks(const Options& options, const model::Decoder& decoder, int
   return num_kv_blocks(options, cache_shape(options, decoder, most), max_context_tokens);
 }
 
-model::kernel::PagedTokens paged_tokens(const std::vector<Plan::Run>& runs, bool parity) {
+// With the blocks that the tokens see: a sequence may have one more.
+model::kernel::PagedTokens paged_tokens(const std::vector<Plan::Run>& runs, int64_t block_tokens, bool parity) {
   size_t most_blocks = 1;
   int64_t num_tokens = 0;
-  for (const Plan::Run& run : runs) most_blocks = std::max(most_blocks, run.blocks.size()), num_tokens += run.count;
+  const auto seen = [&](const Plan::Run& run) {
+    return run.blocks.first(static_cast<size_t>((run.position + run.count + block_tokens - 1) / block_tokens));
+  };
+  for (const Plan::Run& run : runs) most_blocks = std::max(most_blocks, seen(run).size()), num_tokens += run.count;
   model::kernel::PagedTokens tokens{at::zeros({std::ssize(runs), static_cast<int64_t>(most_blocks)}, at::kInt),
                                     at::empty({num_tokens}, at::kLong), at::empty({num_tokens}, at::kLong), {}};
   int64_t *sequence = tokens.sequence_T.data_ptr<int64_t>(), *position = tokens.positions_T.data_ptr<int64_t>();
   for (size_t s = 0; s < runs.size(); ++s) {
     const Plan::Run& run = runs[s];
     if (run.position == 0 && run.count >= kWholeTokens && !parity) tokens.whole.push_back({run.begin, run.count, {}});
-    std::ranges::copy(run.blocks, tokens.block_tables_SB.data_ptr<int32_t>() + s * most_blocks);
+    std::ranges::copy(seen(run), tokens.block_tables_SB.data_ptr<int32_t>() + s * most_blocks);
     for (int64_t t = 0; t < run.count; ++t) *sequence++ = static_cast<int64_t>(s), *position++ = run.position + t;
   }
   return tokens;
@@ -64,8 +69,8 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
 }
 
 Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena)
-    : options_(options), decoder_(decoder), arena_(arena), has_graphs_(options.graphs && DecodeGraph::serves(decoder)) {
-  if (has_graphs_) graph_memory_ = device::backend_of(arena.device()).make_graphs(arena.device());
+    : options_(options), decoder_(decoder), arena_(arena) {
+  if (options.graphs && DecodeGraphs::serves(decoder)) graphs_.emplace(decoder, arena, options.max_running);
 }
 
 Runner::~Runner() { count_packed(0); }
@@ -76,14 +81,10 @@ void Runner::count_packed(int64_t bytes) {
 }
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
-  if (has_graphs_) {
-    std::vector<const void*> addresses = model::addresses_of(parameters);
-    if (addresses != addresses_of_graphs_) graphs_.clear();
-    addresses_of_graphs_ = std::move(addresses);
-  }
   parameters_ = parameters;
   if (options_.packed_weights && !decoder_.kernels().parity())
     count_packed(model::pack_parameters(*parameters_, decoder_.kernels()));
+  open_graphs();
 }
 
 void Runner::drop_weights() {
@@ -93,47 +94,57 @@ void Runner::drop_weights() {
 }
 
 // As many blocks as are wanted, or as there is room for; as many on all TP and PP peers, which plan the same steps.
+int64_t Runner::blocks_for(int64_t max_context_tokens) const {
+  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
+  const int64_t wanted = common_blocks(options_, decoder_, max_context_tokens);
+  const std::optional<int64_t> left = arena_.left_bytes();
+  if (!left) return wanted;
+  const int64_t for_blocks = *left - (graphs_ ? graphs_->logits_bytes() + shape.bytes_per_block() : 0);  // less the spare one
+  int64_t blocks = std::min(wanted, for_blocks / shape.bytes_per_block());
+  for (comm::Group* peers : {decoder_.place().tp, decoder_.place().pp}) {
+    if (!peers || peers->size() == 1) continue;
+    at::Tensor fewest = at::full({1}, -blocks, at::kLong);
+    peers->all_reduce(fewest, comm::ReduceOp::kMax);
+    blocks = -fewest.item<int64_t>();
+  }
+  const int64_t one = std::min(wanted, (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
+  if (blocks < one)
+    throw UserError("memory." + arena_.name() + "_mib",
+                    join_text("leaves ", *left, " bytes for the KV cache", graphs_ ? " and the logits of graphs" : "",
+                              ", and a sequence of ", max_context_tokens, " tokens takes ", one * shape.bytes_per_block()),
+                    "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
+  return blocks;
+}
+
 void Runner::open_cache(int64_t max_context_tokens) {
   if (const int64_t unit = decoder_.kernels().attention().block_multiple; options_.kv_block_tokens % unit != 0)
     throw UserError("rollout.kv_block_tokens", join_text("is ", options_.kv_block_tokens), join_text("a multiple of ", unit));
-  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
-  int64_t blocks = common_blocks(options_, decoder_, max_context_tokens);
-  if (const auto left = arena_.left_bytes()) {
-    const int64_t wanted = blocks;
-    blocks = std::min(blocks, *left / shape.bytes_per_block() - (has_graphs_ ? 1 : 0));  // less the spare one
-    for (comm::Group* peers : {decoder_.place().tp, decoder_.place().pp}) {
-      if (!peers || peers->size() == 1) continue;
-      at::Tensor fewest = at::full({1}, -blocks, at::kLong);
-      peers->all_reduce(fewest, comm::ReduceOp::kMax);
-      blocks = -fewest.item<int64_t>();
-    }
-    const int64_t one = std::min(wanted, (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
-    if (blocks < one)
-      throw UserError("memory." + arena_.name() + "_mib",
-                      join_text("leaves ", *left, " bytes for the KV cache, and a sequence of ", max_context_tokens, " tokens takes ",
-                                one * shape.bytes_per_block()),
-                      "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
+  const int64_t blocks = blocks_for(max_context_tokens), before = cache_ ? cache_->num_blocks() : 0;
+  if (blocks < before || blocks - before > before / kFewerBlocks) {
+    if (graphs_) graphs_->forget();
+    const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
+    cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_, graphs_.has_value());
   }
-  cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_, has_graphs_);
+  most_blocks_ = (max_context_tokens + options_.kv_block_tokens - 1) / options_.kv_block_tokens;
+  cache_->open();
+  open_graphs();
 }
 
 void Runner::close_cache() {
   ahead_.reset();
-  graphs_.clear();
-  cache_.reset();
+  if (graphs_) graphs_->close();
+  if (cache_) cache_->close();
 }
 
-// Of a step in which each sequence has one token, whose logits are wanted: logits[R,V].
-at::Tensor Runner::run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens) {
-  const GraphShape shape = GraphShape::around(ids_R.numel(), tokens.block_tables_SB.size(1));
-  std::unique_ptr<DecodeGraph>& graph = graphs_[shape];
-  if (!graph) graph = std::make_unique<DecodeGraph>(shape, decoder_, *parameters_, *cache_, *graph_memory_);
-  return graph->run(ids_R, tokens);
+void Runner::open_graphs() {
+  if (graphs_ && parameters_ && num_blocks() > 0) graphs_->open(*parameters_, *cache_, most_blocks_);
 }
 
-bool Runner::fits_graph(const Plan& plan) const {
-  return has_graphs_ && plan.rows.size() == plan.ids.size() &&
-         std::ranges::all_of(plan.runs, [](const Plan::Run& run) { return run.count == 1; });
+// A step in which each sequence has one token, whose logits are wanted.
+bool Runner::fits_graph(const Plan& plan, const model::kernel::PagedTokens& tokens) const {
+  return graphs_ && plan.rows.size() == plan.ids.size() &&
+         std::ranges::all_of(plan.runs, [](const Plan::Run& run) { return run.count == 1; }) &&
+         graphs_->fit(std::ssize(plan.ids), tokens.block_tables_SB.size(1));
 }
 
 StepOutput Runner::run(const Plan& plan, bool record_routes) {
@@ -153,9 +164,9 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
 
 StepOutput Runner::run_now(const Plan& plan, bool record_routes) {
   StepOutput out;
-  const model::kernel::PagedTokens tokens = paged_tokens(plan.runs, decoder_.kernels().parity());
-  if (fits_graph(plan) && !record_routes) {
-    out.logits_SRV = run_graph(tensor_of(plan.ids), tokens).unsqueeze(0);
+  const model::kernel::PagedTokens tokens = paged_tokens(plan.runs, options_.kv_block_tokens, decoder_.kernels().parity());
+  if (fits_graph(plan, tokens) && !record_routes) {
+    out.logits_SRV = graphs_->run(tensor_of(plan.ids), tokens).unsqueeze(0);
     return out;
   }
   PagedContext context(*cache_, decoder_, decoder_.kernels().attention().plan_paged(tokens, decoder_.kernels().device()));
@@ -208,7 +219,7 @@ at::Tensor Runner::run_with(const Plan& plan, const Ahead& ahead) {
 }
 
 void Runner::run_ahead(const Plan& plan, const at::Tensor& tokens_D, std::span<const int64_t> draws) {
-  TANDEM_CHECK(has_graphs_ && parameters_ && tokens_D.size(0) == std::ssize(plan.draws), "tokens to run ahead");
+  TANDEM_CHECK(graphs_ && parameters_ && tokens_D.size(0) == std::ssize(plan.draws), "tokens to run ahead");
   std::unordered_map<SequenceId, const Plan::Run*> run_of;
   for (const Plan::Run& run : plan.runs) run_of.emplace(run.sequence, &run);
   Ahead ahead;
@@ -223,10 +234,11 @@ void Runner::run_ahead(const Plan& plan, const at::Tensor& tokens_D, std::span<c
     runs.push_back({run.sequence, std::ssize(from), 1, position, blocks});
     from.push_back(draw);
   }
-  if (runs.empty()) return;
+  const model::kernel::PagedTokens tokens = paged_tokens(runs, options_.kv_block_tokens, decoder_.kernels().parity());
+  if (runs.empty() || !graphs_->fit(std::ssize(runs), tokens.block_tables_SB.size(1))) return;
   at::NoGradGuard no_grad;
   const at::Tensor ids_R = tokens_D.index_select(0, tensor_of(from).to(tokens_D.device(), /*non_blocking=*/true));
-  ahead.logits_RV = run_graph(ids_R, paged_tokens(runs, decoder_.kernels().parity()));
+  ahead.logits_RV = graphs_->run(ids_R, tokens);
   ahead_ = std::move(ahead);
 }
 

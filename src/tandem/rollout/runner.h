@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -27,7 +25,8 @@ struct StepOutput {
   at::Tensor routes_TX;    ///< int16, on the host, -1 where there is none; undefined if they were not asked for
 };
 
-/// Ownership  uses the decoder, the arena and the weights; owns the KV cache and counts the packed copy of the weights in the arena.
+/// Ownership  uses the decoder, the arena and the weights; owns the KV cache and the graphs of decode steps, and counts the packed copy of
+///            the weights in the arena.
 /// Threads    one per engine.
 /// Blocking   run() computes; it waits for TP and PP peers, and for the ranks that share experts.
 /// Errors     UserError if the arena has no room for one sequence of the longest context; InternalError without weights.
@@ -44,16 +43,17 @@ class Runner {
   void drop_weights();
   bool has_weights() const { return parameters_.has_value(); }
 
-  /// Makes the KV cache with what is left of the arena, for sequences of that many tokens. Collective over TP and PP peers.
+  /// Makes the KV cache with what is left of the arena, for sequences of that many tokens. Where it had about as many blocks before, it
+  /// comes back to its addresses, and graphs that were captured stay good. Collective over TP and PP peers.
   void open_cache(int64_t max_context_tokens);
   void close_cache();
-  int64_t num_blocks() const { return cache_ ? cache_->num_blocks() : 0; }
+  int64_t num_blocks() const { return cache_ && cache_->is_open() ? cache_->num_blocks() : 0; }
 
   /// A plan without tokens computes what peers need of the experts held here. What ran ahead and is in the plan is not run again.
   StepOutput run(const Plan& plan, bool record_routes);
 
   /// Whether run_ahead() may be called.
-  bool runs_ahead() const { return has_graphs_; }
+  bool runs_ahead() const { return graphs_.has_value(); }
   /// Queues the next token of sequences that `plan`, the last that was run, drew a token for: the host need not know it, and prepares the
   /// next plan meanwhile. tokens_D[d] is that of plan.draws[d]; `draws` are those of sequences that are in a run of the plan and may go on.
   /// A sequence without a block for the token stays behind.
@@ -75,8 +75,9 @@ class Runner {
   void count_packed(int64_t bytes);
   StepOutput run_now(const Plan& plan, bool record_routes);
   at::Tensor run_with(const Plan& plan, const Ahead& ahead);
-  bool fits_graph(const Plan& plan) const;
-  at::Tensor run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
+  int64_t blocks_for(int64_t max_context_tokens) const;
+  void open_graphs();
+  bool fits_graph(const Plan& plan, const model::kernel::PagedTokens& tokens) const;
   at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;
 
   const Options options_;
@@ -84,10 +85,8 @@ class Runner {
   device::Arena& arena_;
   std::optional<model::ModelParameters> parameters_;
   std::optional<KvCache> cache_;
-  const bool has_graphs_;
-  std::unique_ptr<device::Graphs> graph_memory_;  // null without graphs
-  std::map<GraphShape, std::unique_ptr<DecodeGraph>> graphs_;
-  std::vector<const void*> addresses_of_graphs_;  // where the weights lay that they read
+  int64_t most_blocks_ = 0;             // of a sequence
+  std::optional<DecodeGraphs> graphs_;  // none where steps are not captured
   std::optional<Ahead> ahead_;
   int64_t num_ran_ahead_ = 0;
   int64_t packed_bytes_ = 0;

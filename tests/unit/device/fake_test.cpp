@@ -7,6 +7,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/device/allocation_meter.h"
+#include "tandem/device/backend/fake/queue.h"
 #include "tandem/device/device.h"
 #include "tandem/device/host_copy.h"
 
@@ -177,6 +178,41 @@ TEST(FakeDevice, WhatAGraphComputedIsGoneWhenAnotherOneRuns) {
   EXPECT_EQ(kept.cpu()[0].item<float>(), 2);
   EXPECT_EQ(second.cpu()[0].item<float>(), 3);
   EXPECT_EQ(apart.cpu()[0].item<float>(), 4) << "of graphs that share nothing with these";
+}
+
+// As libtorch does on CUDA: what a capture frees it takes again, and so do those after it.
+TEST(FakeDevice, GraphsShareMemoryThatGoesWithTheLastOfThem) {
+  const at::Device device = opened(8);  // no other test's
+  fake::Queue& queue = fake::queue_of(8);
+  const at::Tensor in = at::ones({256}, floats(device));
+  at::Tensor out = at::zeros({256}, floats(device));
+  const auto graphs = backend_of(device).make_graphs(device);
+  auto large = graphs->make(), small = graphs->make();
+  const auto grows_by = [&, before = queue.taken_bytes()] { return queue.taken_bytes() - before; };
+  large->capture([&] {
+    at::Tensor x = in + 1;
+    for (int turn = 0; turn < 3; ++turn) x = x * 2;  // two tensors of 1024 bytes at a time
+    out.copy_(x);
+  });
+  synchronize(device);
+  EXPECT_EQ(grows_by(), 2 * 1024);
+  small->capture([&] { out.narrow(0, 0, 16).copy_((in.narrow(0, 0, 16) + 3) * 5); });
+  synchronize(device);
+  EXPECT_EQ(grows_by(), 2 * 1024) << "room for the smaller one is there";
+  for (int turn = 0; turn < 2; ++turn) {
+    large->replay();
+    EXPECT_EQ(out.cpu()[3].item<float>(), 16);
+    small->replay();
+    EXPECT_EQ(out.cpu()[3].item<float>(), 20);
+    EXPECT_EQ(out.cpu()[20].item<float>(), 16);
+  }
+  large.reset();
+  synchronize(device);
+  EXPECT_EQ(grows_by(), 2 * 1024);
+  small.reset();
+  synchronize(device);
+  EXPECT_EQ(grows_by(), 0);
+  EXPECT_EQ(queue.num_captures(), 2);
 }
 
 TEST(FakeDevice, WhatIsCapturedMustNotWaitNorReadTheHost) {

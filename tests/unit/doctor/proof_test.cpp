@@ -86,6 +86,41 @@ TEST(Proof, AModelThatIsWrongIsNamed) {
   EXPECT_EQ(num_wrong(checks, "losses"), 0);
 }
 
+// Two bits less of what attention gives are within any fixed limit, and more than the processor's rounding.
+TEST(Proof, AModelThatRoundsMoreThanTheProcessorIsNamed) {
+  using namespace model::kernel;
+  Backend mutant = cpu::backend();
+  mutant.attention.packed = [](const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape, at::Tensor* lse) {
+    const at::Tensor o = cpu::backend().attention.packed(in, plan, shape, lse);
+    return o.scalar_type() == at::kBFloat16 ? o.view(at::kShort).bitwise_and(~3).view(at::kBFloat16) : o;
+  };
+  const std::vector<Check> checks = checks_of_models(mutant, at::kCPU);
+  EXPECT_EQ(num_wrong(checks, "model llama bfloat16: mean error of log-probabilities"), 1);
+  EXPECT_EQ(num_wrong(checks, "model llama bfloat16: log-probabilities"), 0);
+}
+
+// Equal numbers are computed faster than those of a model.
+TEST(Speed, IsMeasuredOnNumbersThatDiffer) {
+  using namespace model::kernel;
+  static std::vector<at::Tensor> factors;
+  Backend watched = cpu::backend();
+  watched.product.forward = [](const Numerics& numerics, at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
+    if (factors.empty()) factors = {x, w};
+    cpu::backend().product.forward(numerics, out, x, w);
+  };
+  std::vector<Check> checks;
+  measure_speed(watched, at::kCPU, [&](const Check& check) { checks.push_back(check); });
+  ASSERT_EQ(factors.size(), 2U);
+  for (const at::Tensor& each : factors) EXPECT_NEAR(each.to(at::kFloat).std().item<float>(), 1, 0.01);
+  EXPECT_FALSE(factors[0].equal(factors[1]));
+  factors.clear();
+  const auto step = std::ranges::find(checks, "speed: a training step", &Check::name);
+  ASSERT_NE(step, checks.end());
+  const size_t needed = step->detail.find("TFLOP/s needed"), by_verl = step->detail.find("by verl's formula");
+  EXPECT_LT(needed, by_verl) << step->detail;
+  EXPECT_NE(by_verl, std::string::npos) << step->detail;
+}
+
 // A graph that is replayed on the blocks and positions of its first step.
 TEST(Proof, AStaleInputOfAGraphIsNamed) {
   model::kernel::Backend mutant = model::kernel::aten::backend();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What passes take at once is at most what the planner says, and not much less.
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include "../train/one_rank.h"
@@ -8,6 +9,7 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/device/process.h"
+#include "tandem/model/kernel/backend.h"
 #include "tandem/planner/activations.h"
 #include "tandem/rollout/engine.h"
 
@@ -147,6 +149,33 @@ TEST_P(PassBytesOf, GenerationTakesNoMoreThanThePlannerSays) {
   device::AllocationMeter meter(model.arena, train::kActivations);
   while (engine.must_step()) engine.step();
   expect_bound("generation", planner::generation_step_bytes(plan_, {kRunning + kPrefill, kRunning}, 1), meter.peak_bytes());
+}
+
+// By libtorch's operators, as on CUDA, whose sort takes memory beside that a fake device does not take.
+TEST(PassBytes, AFilteredDrawTakesNoMoreThanThePlannerSays) {
+  if (device::fake::backend().count() == 0) GTEST_SKIP() << "a build without a fake device";
+  const at::Device device = device::device_named("fake", "--device");
+  device::backend_of(device).use(device);
+  device::Arena arena("device", 0, device);
+  for (const int64_t draws : {8, 300}) {
+    planner::TrainingPlan plan{shaped("qwen2"), {}, 2};
+    plan.on_cuda = true;
+    const int64_t V = plan.config.vocab_size;
+    const at::Tensor logits = at::randn({1, draws, V}).to(device);
+    const model::kernel::DrawArgs args{at::arange(draws),
+                                       at::ones({draws}, at::kDouble),
+                                       at::zeros({draws}, at::kLong),
+                                       at::full({draws}, 0.9, at::kDouble),
+                                       at::full({draws}, 0.5, at::kDouble),
+                                       V,
+                                       V};
+    device::AllocationMeter meter(arena, train::kActivations);
+    (void)model::kernel::aten::backend().logit.draw(logits, args);
+    device::synchronize(device);
+    expect_bound(join_text(draws, " draws"), planner::filtered_draw_bytes(plan, draws), meter.peak_bytes());
+    plan.on_cuda = false;
+    EXPECT_EQ(planner::filtered_draw_bytes(plan, draws), 0) << "our own kernels take a row at a time";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, PassBytesOf,

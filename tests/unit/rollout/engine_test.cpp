@@ -277,7 +277,7 @@ TEST(Engine, APromptHalfRunAtASwitchRunsAgainUnderTheNewWeights) {
 
 // The same tokens with and without.
 TEST(Engine, RunsAheadOfTheTokensThatTheHostKnows) {
-  if (!DecodeGraph::serves(Case().model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
+  if (!DecodeGraphs::serves(Case().model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
   const auto answer = [](bool graphs) {
     Options options = small(3);  // some wait, so that prompts come between
     options.graphs = graphs;

@@ -52,7 +52,7 @@ std::vector<int32_t> prompt(int32_t first) {
 
 // What ran ahead in blocks that its sequence has no more was of other keys: it runs again. In its own blocks it does not.
 TEST(Runner, WhatRanAheadCountsInTheSameBlocksAlone) {
-  if (!DecodeGraph::serves(OneRunner(true).model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
+  if (!DecodeGraphs::serves(OneRunner(true).model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
   for (const bool moved : {false, true}) {
     const auto logits_and_ahead = [&](bool graphs) {
       OneRunner c(graphs);

@@ -349,6 +349,7 @@ TEST(Stream, RestsWithoutWorkAndCountsIt) {
   StreamCase c;
   Stream stream(c.engine);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  while (!stream.state().version) std::this_thread::yield();  // on a device graphs are captured first
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
   EXPECT_FALSE(stream.wait_finished(Deadline::after_s(kLong_s)));
   stream.admit(request_of(0, 1, 3));

@@ -32,6 +32,18 @@ model::ModelConfig model_shape() {
   return c;
 }
 
+// What verl counts and nobody computes: a product with the embedding's table. And what nobody wants: logits and the last layer's MLP of
+// tokens that are no targets.
+TEST(Flops, NeededAreVerlsWithoutTheEmbeddingAndWhatNobodyWants) {
+  const model::ModelConfig c = model_shape();
+  model::TokenWork work;
+  work.add(640);
+  const double by_verl = model::training_flops(c, work), embedding = 6.0 * 896 * 151936 * 640;
+  EXPECT_NEAR(model::needed_flops(c, work, 640), by_verl - embedding, 1e-9 * by_verl);
+  const double unwanted = 6.0 * (896.0 * 151936 + 896.0 * 896 + 3.0 * 896 * 4864) * 128;
+  EXPECT_NEAR(model::needed_flops(c, work, 512), by_verl - embedding - unwanted, 1e-9 * by_verl);
+}
+
 TEST(Balance, LogNormalLengthsOver64RanksAreWithinTwoPercentOfTheMeanCost) {
   constexpr uint64_t kSeed = 20261122;
   for (uint64_t stream = 0; stream < 5; ++stream) {

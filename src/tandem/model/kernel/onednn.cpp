@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Scalar.h>
+#include <torch/library.h>
 
 #include <exception>
 #include <optional>
@@ -17,6 +18,7 @@ namespace {
 
 using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
                           c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+using LinearOut = at::Tensor&(at::Tensor&, const at::Tensor&, const at::Tensor&);
 using Reorder = at::Tensor(const at::Tensor&, std::optional<int64_t>);
 
 // The operators are registered when libtorch is loaded and stay.
@@ -36,6 +38,14 @@ bool multiplies(c10::ScalarType dtype) {
   }
 }
 
+at::Tensor& linear_out(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) { return out.copy_(onednn_linear(x, w)); }
+
+// oneDNN's own has no form that writes in place.
+TORCH_LIBRARY(tandem, library) {
+  library.def("linear_out(Tensor(a!) out, Tensor x, Tensor w) -> Tensor(a!)");
+  library.impl("linear_out", c10::DispatchKey::CPU, TORCH_FN(linear_out));
+}
+
 }  // namespace
 
 bool onednn_multiplies(c10::ScalarType dtype) {
@@ -47,6 +57,11 @@ bool onednn_multiplies(c10::ScalarType dtype) {
 at::Tensor onednn_linear(const at::Tensor& x, const at::Tensor& w) {
   static const auto linear = found<Linear>("mkldnn::_linear_pointwise");
   return linear.call(x, w, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+void onednn_linear_out(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
+  static const auto linear = found<LinearOut>("tandem::linear_out");
+  linear.call(out, x, w);
 }
 
 at::Tensor onednn_pack(const at::Tensor& w) {

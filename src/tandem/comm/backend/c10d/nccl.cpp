@@ -31,6 +31,8 @@ std::string device_library_name() { return "nccl"; }
 void set_environment(double deadline_s) {
   // Ours are the deadlines: the library's watchdog would end the process without a word of who is late.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
+  // Between ranks that are threads, NCCL would read tensors of a peer in place. It does not between processes, whatever this says.
+  ::setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
   // The first operation of a group connects it, and waits for the peers so long.
   ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(whole_seconds(deadline_s)).c_str(), 0);
 }

@@ -8,8 +8,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
 
+#include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -37,6 +41,7 @@ struct Functions {
   decltype(&::cuMemUnmap) unmap = of_driver<decltype(::cuMemUnmap)>("cuMemUnmap");
   decltype(&::cuMemSetAccess) set_access = of_driver<decltype(::cuMemSetAccess)>("cuMemSetAccess");
   decltype(&::cuMemsetD8Async) set_bytes = of_driver<decltype(::cuMemsetD8Async)>("cuMemsetD8Async");
+  decltype(&::cuDeviceGetAttribute) attribute = of_driver<decltype(::cuDeviceGetAttribute)>("cuDeviceGetAttribute");
   decltype(&::cuGetErrorString) error_text = of_driver<decltype(::cuGetErrorString)>("cuGetErrorString");
 };
 
@@ -60,6 +65,13 @@ class Driver {
   explicit Driver(at::Device device) : device_(device) {
     c10::cuda::set_device(device.index());
     c10::cuda::device_synchronize();  // makes the context, where there is none
+    // Where ranks are threads, NCCL reads a peer's tensors by their addresses.
+    for (int i = 0; i < c10::cuda::device_count(); ++i)
+      if (i == device.index() || reaches(i)) access_.push_back({location_of(i), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    int exports = 0;
+    check(functions().attribute(&exports, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device.index()),
+          "no word of handles that other processes take");
+    exports_ = exports != 0;
   }
   std::byte* reserve(int64_t bytes) const {
     CUdeviceptr address = 0;
@@ -71,7 +83,9 @@ class Driver {
     c10::cuda::set_device(device_.index());
     CUmemAllocationProp kind = {};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = location();
+    kind.location = location_of(device_.index());
+    // NCCL's registration and symmetric memory of other processes take no other memory.
+    if (exports_) kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     Handle handle = 0;
     CUresult made = functions().create(&handle, size(bytes), &kind, 0);
     if (made == CUDA_ERROR_OUT_OF_MEMORY) {  // libtorch may keep what nobody uses
@@ -87,8 +101,7 @@ class Driver {
     check(functions().map(pointer(at), size(bytes), 0, handle, 0), "memory is not mapped");
   }
   void open(std::byte* at, int64_t bytes) const {
-    const CUmemAccessDesc access = {location(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    check(functions().set_access(pointer(at), size(bytes), &access, 1), "no access to memory");
+    check(functions().set_access(pointer(at), size(bytes), access_.data(), access_.size()), "no access to memory");
     const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
     check(functions().set_bytes(pointer(at), 0, size(bytes), stream), "memory is not cleared");
   }
@@ -102,14 +115,37 @@ class Driver {
  private:
   static size_t size(int64_t bytes) { return static_cast<size_t>(bytes); }
   static CUdeviceptr pointer(std::byte* address) { return reinterpret_cast<CUdeviceptr>(address); }
-  CUmemLocation location() const { return {CU_MEM_LOCATION_TYPE_DEVICE, device_.index()}; }
+  static CUmemLocation location_of(int index) { return {CU_MEM_LOCATION_TYPE_DEVICE, index}; }
+  bool reaches(int other) const {
+    int can = 0;
+    if (cudaDeviceCanAccessPeer(&can, other, device_.index()) == cudaSuccess) return can != 0;
+    (void)cudaGetLastError();
+    return false;
+  }
 
   at::Device device_;
+  std::vector<CUmemAccessDesc> access_;  // this device, and those that can reach its memory
+  bool exports_ = false;
 };
 
-// Where graphs are captured that share memory.
-struct CaptureRoom {
+// Where graphs of a device are captured, one at a time: a stream for the life of the process, since cuBLAS keeps a workspace for each that
+// it meets.
+struct CaptureStream {
   c10::cuda::CUDAStream stream;
+  std::mutex mutex = {};
+};
+
+CaptureStream& capture_stream(at::Device device) {
+  static std::mutex mutex;
+  static std::map<at::DeviceIndex, std::unique_ptr<CaptureStream>> streams;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<CaptureStream>& one = streams[device.index()];
+  if (!one) one.reset(new CaptureStream{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())});
+  return *one;
+}
+
+// Memory that graphs share.
+struct CaptureRoom {
   at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
 };
 
@@ -118,12 +154,14 @@ class CudaGraph final : public Graph {
   CudaGraph(at::Device device, std::shared_ptr<CaptureRoom> room) : device_(device), room_(std::move(room)) {}
   void capture(const std::function<void()>& work) override {
     const c10::cuda::CUDAGuard here(device_);
+    CaptureStream& on = capture_stream(device_);
+    const std::lock_guard lock(on.mutex);
     bool is_capturing = false;
     try {
       c10::cuda::device_synchronize();
-      const c10::cuda::CUDAStreamGuard guard(room_->stream);
+      const c10::cuda::CUDAStreamGuard guard(on.stream);
       work();
-      room_->stream.synchronize();
+      on.stream.synchronize();
       graph_.capture_begin(room_->pool, cudaStreamCaptureModeThreadLocal);
       is_capturing = true;
       work();
@@ -156,10 +194,7 @@ class CudaGraphs final : public Graphs {
   // Libtorch takes no pool again that nobody uses: a room ends with its last graph.
   std::unique_ptr<Graph> make() override {
     std::shared_ptr<CaptureRoom> room = room_.lock();
-    if (!room) {
-      room = std::make_shared<CaptureRoom>(CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index())});
-      room_ = room;
-    }
+    if (!room) room_ = room = std::make_shared<CaptureRoom>();
     return std::make_unique<CudaGraph>(device_, std::move(room));
   }
 
@@ -200,9 +235,20 @@ std::pair<std::string, std::string> why_none() {
   return {"no CUDA device answers", "one that nvidia-smi lists and CUDA_VISIBLE_DEVICES does not hide, or cpu"};
 }
 
-// Parts of a sum in bfloat16 are added up in float32, as the processor does.
-void use_full_sums() {
-  static const bool once = (at::globalContext().setAllowBF16ReductionCuBLAS(false), true);
+// For the whole process, before its first tensor there, and never again: operators of all threads read these.
+// Parts of a sum in bfloat16 are added up in float32, as the processor does. The backward pass of attention repeats its bits only in
+// libtorch's deterministic mode; in it operators that cannot repeat theirs throw, of which none is used here: neither torch 2.11 nor 2.13
+// has a cumsum that does.
+void set_up_once() {
+  static const bool once = [] {
+    // Products repeat their bits with it, and libtorch would throw without. It is as large as the one that libtorch takes on its own.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
+    at::Context& context = at::globalContext();
+    context.setAllowBF16ReductionCuBLAS(false);
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    return true;
+  }();
   (void)once;
 }
 
@@ -211,7 +257,7 @@ const Backend kCuda = {"cuda",
                        [] { return static_cast<int>(c10::cuda::device_count()); },
                        why_none,
                        [](at::Device device) {
-                         use_full_sums();
+                         set_up_once();
                          c10::cuda::set_device(device.index());
                        },
                        [](at::Device device) {

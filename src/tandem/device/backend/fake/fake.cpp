@@ -52,12 +52,12 @@ class FakeMemory final : public Memory {
 // What was queued, to be queued again. What the others of its room computed is gone then.
 class FakeGraph final : public Graph {
  public:
-  FakeGraph(at::Device device, std::shared_ptr<void> room) : queue_(fake::queue_of(device.index())), room_(std::move(room)) {}
+  FakeGraph(at::Device device, std::shared_ptr<fake::Room> room) : queue_(fake::queue_of(device.index())), room_(std::move(room)) {}
   void capture(const std::function<void()>& work) override {
     try {
       work();
       queue_.drain();
-      queue_.begin_capture(room_.get());
+      queue_.begin_capture(room_);
       work();
       kept_ = queue_.end_capture();
     } catch (const std::exception&) {
@@ -67,25 +67,29 @@ class FakeGraph final : public Graph {
   }
   void replay() override {
     queue_.push("a graph", [&queue = queue_, kept = kept_, room = room_] {
-      queue.poison_others(*kept, room.get());
+      queue.poison_others(*kept, *room);
       kept->run();
     });
   }
 
  private:
   fake::Queue& queue_;
-  const std::shared_ptr<void> room_;
+  const std::shared_ptr<fake::Room> room_;
   std::shared_ptr<const fake::Kept> kept_;
 };
 
 class FakeGraphs final : public Graphs {
  public:
   explicit FakeGraphs(at::Device device) : device_(device) {}
-  std::unique_ptr<Graph> make() override { return std::make_unique<FakeGraph>(device_, room_); }
+  std::unique_ptr<Graph> make() override {
+    std::shared_ptr<fake::Room> room = room_.lock();
+    if (!room) room_ = room = std::make_shared<fake::Room>(fake::queue_of(device_.index()));
+    return std::make_unique<FakeGraph>(device_, std::move(room));
+  }
 
  private:
   const at::Device device_;
-  const std::shared_ptr<void> room_ = std::make_shared<char>();
+  std::weak_ptr<fake::Room> room_;
 };
 
 const Backend kFake = {"fake",

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +19,7 @@ namespace tandem::device::fake {
 namespace {
 
 constexpr int kPoison = 0xFF;                      // NaN in every float, -1 in every integer
-constexpr size_t kMostRetiredBytes = 64 << 20;
+constexpr size_t kMostRetiredBytes = 64 << 20, kAlignment = 64;
 
 // As libtorch does for a device whose driver reports it.
 [[noreturn]] void throw_fault(const std::string& what) {
@@ -29,6 +30,52 @@ constexpr size_t kMostRetiredBytes = 64 << 20;
 
 Queue::~Queue() {
   for (const auto& [memory, bytes] : retired_) std::free(memory);
+}
+
+Room::~Room() {
+  for (const auto& [memory, bytes] : whole_) {
+    queue_.give_bytes(static_cast<int64_t>(bytes));
+    std::free(memory);
+  }
+}
+
+// The smallest range that is long enough, or else new memory.
+void* Room::take(size_t wanted) {
+  const size_t bytes = (wanted + kAlignment - 1) / kAlignment * kAlignment;
+  std::lock_guard lock(mutex_);
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it)
+    if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
+  if (best == free_.end()) {
+    if (!queue_.take_bytes(static_cast<int64_t>(bytes))) return nullptr;
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes));
+    if (!memory) return queue_.give_bytes(static_cast<int64_t>(bytes)), nullptr;
+    whole_[memory] = bytes;
+    best = free_.emplace(memory, bytes).first;
+  }
+  const auto [memory, size] = *best;
+  free_.erase(best);
+  if (size > bytes) free_[memory + bytes] = size - bytes;
+  taken_[memory] = bytes;
+  return memory;
+}
+
+// It becomes one with what is free beside it, as far as the system gave them together.
+void Room::give(void* memory) {
+  std::lock_guard lock(mutex_);
+  const auto taken = taken_.find(static_cast<std::byte*>(memory));
+  TANDEM_CHECK(taken != taken_.end(), "memory of another room");
+  auto it = free_.insert(*taken).first;
+  taken_.erase(taken);
+  if (const auto next = std::next(it); next != free_.end() && next->first == it->first + it->second && !whole_.contains(next->first)) {
+    it->second += next->second;
+    free_.erase(next);
+  }
+  if (it == free_.begin() || whole_.contains(it->first)) return;
+  if (const auto before = std::prev(it); before->first + before->second == it->first) {
+    before->second += it->second;
+    free_.erase(it);
+  }
 }
 
 Kept::~Kept() {
@@ -79,10 +126,11 @@ void Queue::run(const Entry& entry) {
   }
 }
 
-void Queue::free(void* memory, size_t bytes) {
+void Queue::free(void* memory, size_t bytes, Room* room) {
   {
     std::lock_guard lock(mutex_);
     results_.erase(memory);
+    if (room) return room->give(memory);
     if (captures_here()) return capture_->memory.push_back(memory);
   }
   push("free", [this, memory, bytes] { retire(memory, bytes); });
@@ -90,32 +138,36 @@ void Queue::free(void* memory, size_t bytes) {
 
 void Queue::made(void* memory, size_t bytes) {
   std::lock_guard lock(mutex_);
-  if (captures_here()) results_[memory] = {capture_.get(), room_, bytes};
+  if (captures_here()) results_[memory] = {capture_.get(), room_.get(), bytes};
 }
 
-void Queue::poison_others(const Kept& but, const void* room) {
+void Queue::poison_others(const Kept& but, const Room& room) {
   std::lock_guard lock(mutex_);
   for (const auto& [memory, result] : results_)
-    if (result.room == room && result.of != &but) std::memset(memory, kPoison, result.bytes);
+    if (result.room == &room && result.of != &but) std::memset(memory, kPoison, result.bytes);
 }
 
-void Queue::begin_capture(const void* room) {
+void Queue::begin_capture(std::shared_ptr<Room> room) {
   std::unique_lock lock(mutex_);
   is_free_.wait(lock, [&] { return !capture_; });
   capture_ = std::make_shared<Kept>();
   capturer_ = std::this_thread::get_id();
-  room_ = room;
+  room_ = std::move(room);
+  ++num_captures_;
 }
 
 std::shared_ptr<const Kept> Queue::end_capture() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   is_free_.notify_all();
-  return std::exchange(capture_, nullptr);
+  const std::shared_ptr<Room> room = std::exchange(room_, nullptr);
+  std::shared_ptr<const Kept> kept = std::exchange(capture_, nullptr);
+  lock.unlock();  // the room may be gone with it
+  return kept;
 }
 
-bool Queue::is_capturing() {
+std::shared_ptr<Room> Queue::room() {
   std::lock_guard lock(mutex_);
-  return captures_here();
+  return captures_here() ? room_ : nullptr;
 }
 
 int64_t Queue::num_pushed() {

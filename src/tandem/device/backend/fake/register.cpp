@@ -50,13 +50,14 @@ struct Block {
   void* memory;
   size_t bytes;
   c10::DeviceIndex device;
+  std::shared_ptr<Room> room;  // of the capture that made it
 };
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   c10::reportMemoryUsageToProfiler(block->memory, -static_cast<int64_t>(block->bytes), 0, 0, {kType, block->device});
-  queue_of(block->device).give_bytes(static_cast<int64_t>(block->bytes));
-  queue_of(block->device).free(block->memory, block->bytes);
+  if (!block->room) queue_of(block->device).give_bytes(static_cast<int64_t>(block->bytes));
+  queue_of(block->device).free(block->memory, block->bytes, block->room.get());
   delete block;
 }
 
@@ -65,13 +66,14 @@ class FakeAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, here()};
-    const bool is_there = queue_of(current).take_bytes(static_cast<int64_t>(bytes));
-    void* memory = is_there ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
+    std::shared_ptr<Room> room = queue_of(current).room();
+    const bool is_there = room || queue_of(current).take_bytes(static_cast<int64_t>(bytes));
+    void* memory = room ? room->take(bytes) : is_there ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
     TORCH_CHECK_WITH(OutOfMemoryError, memory, "fake device out of memory. Tried to allocate ", bytes, " bytes.");
     std::memset(memory, 0xFF, bytes);
     queue_of(current).made(memory, bytes);
     c10::reportMemoryUsageToProfiler(memory, static_cast<int64_t>(bytes), 0, 0, here());
-    return {memory, new Block{memory, bytes, current}, &free_block, here()};
+    return {memory, new Block{memory, bytes, current, std::move(room)}, &free_block, here()};
   }
   void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK(false, "a storage of a fake device was copied"); }
 };
@@ -317,24 +319,6 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }));
 }
 
-constexpr auto kLinear = "mkldnn::_linear_pointwise";
-
-// Rows and a weight: the shape of the result is known before it has run.
-void linear(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const size_t count = op.schema().arguments().size();
-  const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
-  const at::Tensor x = arguments[0].toTensor(), w = arguments[1].toTensor(), out = at::empty({x.size(0), w.size(0)}, x.options());
-  torch::jit::Stack on_host;
-  for (const c10::IValue& argument : arguments) on_host.push_back(with_tensors(argument, host_view));
-  queue_of_tensor(x).push(kLinear, [op, on_host = std::move(on_host), to = host_view(out)] {
-    torch::jit::Stack again = on_host;  // a graph runs it again and again
-    run_on_host(op, again);
-    at::Tensor(to).copy_(again[0].toTensor());
-  });
-  torch::jit::drop(*stack, count);
-  stack->push_back(out);
-}
-
 void register_all() {
   c10::register_privateuse1_backend(kName);
   c10::SetAllocator(kType, &allocator());
@@ -357,9 +341,6 @@ void register_all() {
   own.impl("_local_scalar_dense", local_scalar);
   own.impl("index_select", index_select);
   own.impl("arange.start_out", arange);
-  if (!c10::Dispatcher::singleton().findSchema({kLinear, ""})) return;  // libtorch without oneDNN
-  static torch::Library onednn(torch::Library::IMPL, "mkldnn", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  onednn.impl("_linear_pointwise", torch::CppFunction::makeFromBoxedFunction<&linear>());
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // T rows, N heads, K kv heads, D head dimension; R tokens that attend one by one, C parts of the keys of each, P = R C.
 #include "tandem/model/kernel/aten/flash.h"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -15,7 +14,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/aten/aten.h"
@@ -61,46 +59,9 @@ struct Query {
   }
 };
 
-// While any lives, libtorch takes kernels that repeat their bits. The setting is the process's: operators of
-// other threads meet it, too.
-class Repeating {
- public:
-  Repeating() {
-    std::lock_guard lock(mutex());
-    if (num_alive()++ > 0) return;
-    at::Context& context = at::globalContext();
-    fills() = context.deterministicFillUninitializedMemory();
-    context.setDeterministicFillUninitializedMemory(false);
-    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  }
-  ~Repeating() {
-    std::lock_guard lock(mutex());
-    if (--num_alive() > 0) return;
-    at::Context& context = at::globalContext();
-    context.setDeterministicAlgorithms(false, false);
-    context.setDeterministicFillUninitializedMemory(fills());
-  }
-  Repeating(const Repeating&) = delete;
-  Repeating& operator=(const Repeating&) = delete;
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static int& num_alive() {
-    static int number = 0;
-    return number;
-  }
-  static bool& fills() {
-    static bool before = true;
-    return before;
-  }
-};
-
-// Of the part of the keys that are given: the mix and its log sum are those over all keys.
+// Of the part of the keys that are given: the mix and its log sum are those over all keys. The same bits each time, since the process is in
+// libtorch's deterministic mode from its first tensor on CUDA on (device/backend/cuda/cuda.cpp).
 Gradients backward(const Query& in, const at::Tensor& k, const at::Tensor& v, const Segments& s, double scale) {
-  const Repeating repeating;
   const at::Tensor none = at::empty({2}, k.options().dtype(at::kLong));  // of random numbers for dropout
   auto [dq, dk, dv] = at::_flash_attention_backward(in.d_o_TND, in.q_TND, k, v, in.o_TND, in.lse_NT, s.q_bounds, s.k_bounds, s.longest_q,
                                                     s.longest_k, 0.0, s.causal, none, none, scale);

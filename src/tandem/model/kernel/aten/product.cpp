@@ -27,7 +27,7 @@ bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == G
 // each product, and many about as fast.
 void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
   const bool is_host = x.is_cpu() || device::backend_of(x.device()).has_host_memory;  // a fake device has the processor's bits
-  if (is_host && x.scalar_type() == at::kFloat && onednn_multiplies(at::kFloat)) out.copy_(onednn_linear(x, w));
+  if (is_host && x.scalar_type() == at::kFloat && onednn_multiplies(at::kFloat)) onednn_linear_out(out, x, w);
   else at::mm_out(out, x, w.t());
 }
 
