@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process of an MPI job in which one rank fails: comm_fault_rank KIND OPERATION GROUP CULPRIT SEED DEADLINE_S FOLDER.
+// One process of a job in which one rank fails: comm_fault_rank KIND OPERATION GROUP CULPRIT SEED DEADLINE_S FOLDER RANKS, of which the
+// first starts the others; 0 RANKS: a launcher has started them.
 // It leaves FOLDER/pid.RANK and, if it ends by itself, FOLDER/end.RANK: its exit code and its error.
 #include <csignal>
 #include <unistd.h>
@@ -22,12 +23,16 @@ struct Fault {
   int operation, group, culprit;
   uint64_t seed;
   double deadline_s;
+  int started_ranks;
 };
 
 void inject(const Fault& fault) {
   std::cerr << "FAULT" << std::endl;
   if (fault.kind == "kill") raise(SIGKILL);
-  if (fault.kind == "stop") raise(SIGSTOP);
+  if (fault.kind == "stop") {
+    raise(SIGSTOP);
+    return;
+  }
   if (fault.kind == "throw" || fault.kind == "within") throw PeerError("injected");
   const double seconds = fault.kind == "slow" ? 0.5 * fault.deadline_s : fault.deadline_s + 1;
   usleep(static_cast<useconds_t>(seconds * 1e6));
@@ -59,15 +64,19 @@ void run(Group& world, const Fault& fault) {
 }
 
 int guarded_run(const Fault& fault) {
-  int code = 0;
+  int code = 0, rank = -1;
   std::string error;
+  const RankBody body = [&](Group& world) {
+    rank = world.rank();
+    run(world, fault);
+  };
   try {
-    run_mpi(fault.deadline_s, [&](Group& world) { run(world, fault); });
+    fault.started_ranks > 0 ? run_processes(fault.started_ranks, fault.deadline_s, body) : run_mpi(fault.deadline_s, body);
   } catch (const std::exception& e) {
     code = exit_code_of(e);
     error = e.what();
   }
-  std::ofstream(fault.folder + "/end." + std::getenv("OMPI_COMM_WORLD_RANK")) << code << " " << error;
+  std::ofstream(fault.folder + "/end." + std::to_string(rank)) << code << " " << error;
   return code;
 }
 
@@ -82,7 +91,7 @@ int operation_of(const std::string& name) {
 
 int main(int argc, char** argv) {
   using namespace tandem::comm;
-  if (argc != 8) return 2;
+  if (argc != 9) return 2;
   return guarded_run({argv[1], argv[7], operation_of(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]),
-                      std::strtoull(argv[5], nullptr, 10), std::atof(argv[6])});
+                      std::strtoull(argv[5], nullptr, 10), std::atof(argv[6]), std::atoi(argv[8])});
 }

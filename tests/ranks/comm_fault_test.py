@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Of four processes one is killed, stopped, sleeps too long, is slow or throws, before any operation of the world or of a pair, or within
 a split, where its peers wait in MPI itself.
-Whoever lives names it, soon, in its log and in its last error; all end, with exit code 3. --faults N: how many."""
+Whoever lives names it, soon, in its log and in its last error; all end, with exit code 3. --faults N: how many. --started: rank 0 starts
+the others, without MPI."""
 import argparse
 import concurrent.futures
 import pathlib
@@ -38,26 +39,28 @@ def lives(pid):
 class Job:
     """One job and what it says, line by line with the time."""
 
-    def __init__(self, program, kind, operation, group, culprit, seed):
+    def __init__(self, program, started, kind, operation, group, culprit, seed):
         operation = "split" if kind == "within" else operation
         self.name = f"{kind} rank {culprit} before {operation} of group {group}, seed {seed}"
-        self.kind, self.culprit = kind, culprit
+        self.started, self.kind, self.culprit = started, kind, culprit
         self.deadline = DEADLINE_S if kind in NEEDS_DEADLINE + ("slow",) else FAR_S
         self.survivors = [rank for rank in range(RANKS) if rank != culprit]
         self.lines = []
         with tempfile.TemporaryDirectory(prefix="tandem_fault_") as folder:
             self.folder = pathlib.Path(folder)
-            launcher, keep = rf.mpi(RANKS), []
-            if kind == "kill":  # mpirun would end the survivors before they can say a word
+            launcher, keep = [] if started else rf.mpi(RANKS), []
+            if kind == "kill" and not started:  # mpirun would end the survivors before they can say a word
                 launcher, keep = [launcher[0], "--enable-recovery", *launcher[1:]], [*KEEP_CODE, folder]
-            command = [*launcher, *keep, program, kind, operation, str(group), str(culprit), str(seed), str(self.deadline), folder]
+            command = [*launcher, *keep, program, kind, operation, str(group), str(culprit), str(seed), str(self.deadline), folder,
+                       str(RANKS if started else 0)]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             reader = threading.Thread(target=self.read)
             reader.start()
             try:
                 self.code = self.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
-                rf.end(self.process)
+                self.process.kill()  # this test started it
+                self.process.wait()
                 self.code = "none within 60 s"
             self.seconds = time.monotonic()
             reader.join()
@@ -87,9 +90,10 @@ class Job:
         if self.kind == "slow":
             return [] if self.code == 0 and len(self.ends) == RANKS else [f"exit code {self.code}, {self.ends}"]
         found = []
-        if self.kind != "kill" and self.code != 3:
+        expected = -9 if self.kind == "kill" and self.culprit == 0 else 3
+        if (self.started or self.kind != "kill") and self.code != expected:
             found.append(f"exit code {self.code}")
-        if self.kind == "kill" and not self.all_left_with_3():
+        if self.kind == "kill" and not self.started and not self.all_left_with_3():
             found.append(f"exit codes {self.codes}")
         limit = END_S + (self.deadline if self.kind in NEEDS_DEADLINE else 0)
         if self.seconds - begin > limit:
@@ -126,10 +130,11 @@ class Job:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--started", action="store_true")
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
-    if not shutil.which("mpirun"):
+    if not options.started and not shutil.which("mpirun"):
         rf.skip("no mpirun")
     print(f"seed {options.seed}", flush=True)
     draw = random.Random(options.seed)
@@ -139,7 +144,7 @@ def main():
     program = f"{options.build}/tests/ranks/comm_fault_rank"
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for job in pool.map(lambda plan: Job(program, *plan), plans):
+        for job in pool.map(lambda plan: Job(program, options.started, *plan), plans):
             faults = job.faults()
             failed += bool(faults)
             if faults:

@@ -3,7 +3,10 @@
 rank's gradient norms, log-probabilities and losses within 1e-5; each rollout layout gives one rank's greedy answers. Dense, sparse,
 and sparse with latent attention.
 
-With --mpi by processes, too, for one of the three; with --full for all, and for the models of ../shared/oracles."""
+With --mpi by processes, too, for one of the three; with --full for all, and for the models of ../shared/oracles. --pairs MODEL: that one
+alone, each layout of training with one of generation, so that each is in a pair: with TANDEM_TEST_DEVICE=fake, where ranks are processes
+that the first of them starts."""
+import itertools
 import pathlib
 import sys
 import tempfile
@@ -51,14 +54,28 @@ class Model:
         self.layouts = fits
         self.rollouts = [layout for layout in (ROLLOUT_DENSE if is_dense else ROLLOUT_SPARSE) if is_deep or layout not in DEEP]
 
-    def check(self, processes):
+    def check_pairs(self):
+        """Trained on the samples of one rank, and on their own after a switch of layouts."""
+        replay, want = self.run_one()
+        for train, rollout in zip(self.layouts, itertools.cycle(self.rollouts)):
+            ranks, folder = num_ranks(train), self.root + "/" + train
+            program.quickstart(folder, self.settings, [*replay, "--ranks", str(ranks), "--train-layout", train])
+            compare(checks, train, folder, self.root + "/one", STEPS)
+            self.check_rollout(rollout, want, train if num_ranks(rollout) == ranks else None)
+
+    def run_one(self):
+        """The run whose samples the others train. Returns their flags, and its answers."""
         program.quickstart(self.root + "/base", self.settings, [*self.start, "--threads", "1"])
         want = answers(self.root + "/base")
         checks.check(len(set(r[1] for r in want)) >= 3, self.name + ": the base run answers in many ways")
         replay = [*self.start, "--replay", self.root + "/base", "--no-eval", "--threads", "1"]
-        one = self.root + "/one"
-        program.quickstart(one, self.settings, replay)
+        program.quickstart(self.root + "/one", self.settings, replay)
         print(self.name, flush=True)
+        return replay, want
+
+    def check(self, processes):
+        replay, want = self.run_one()
+        one = self.root + "/one"
         for layout in self.layouts:
             ranks, folder = num_ranks(layout), self.root + "/" + layout
             program.quickstart(folder, self.settings, [*replay, "--ranks", str(ranks), "--train-layout", layout])
@@ -69,13 +86,14 @@ class Model:
         for layout in self.rollouts:
             self.check_rollout(layout, want)
 
-    def check_rollout(self, layout, want):
-        ranks, folder = num_ranks(layout), self.root + "/rollout-" + layout
-        layouts = ["--ranks", str(ranks), "--train-layout", f"dp{ranks}", "--rollout-layout", layout]
+    def check_rollout(self, layout, want, train=None):
+        ranks, folder = num_ranks(layout), f"{self.root}/rollout-{layout}-{train}"
+        layouts = ["--ranks", str(ranks), "--train-layout", train or f"dp{ranks}", "--rollout-layout", layout]
         program.quickstart(folder, {**self.settings, "run.steps": 1, "eval.after": "false"}, [*self.start, "--threads", "1", *layouts])
         worst = max(abs(m["actor/kl_rollout_train"]) for m in rf.metrics(folder))
         checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (layout, worst))
         checks.check(answers(folder) == want, layout + ": greedy answers differ from one rank's")
+        layout += f" from {train}" if train else ""
         print("rollout %-18s kl_rollout_train %.2g, greedy answers equal: %s" % (layout, worst, answers(folder) == want), flush=True)
 
 
@@ -84,11 +102,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem_layouts_") as folder:
         program.quickstart(folder + "/init", {**TINY, "run.steps": 1}, ["--no-eval"])
         tokenizer = folder + "/init/init/hf"
+        only = sys.argv[sys.argv.index("--pairs") + 1] if "--pairs" in sys.argv else None
         for name, (make, changed) in MODELS.items():
+            if only not in (None, name):
+                continue
             root = pathlib.Path(folder, name)
             root.mkdir()
             small_model.write_moe(root / "model", tokenizer, make, **{**SHAPE, **changed})
-            Model(name, str(root), name == "dense").check("--mpi" in sys.argv and (full or name == "latent"))
+            model = Model(name, str(root), name == "dense")
+            model.check_pairs() if only else model.check("--mpi" in sys.argv and (full or name == "latent"))
         oracles = rf.ROOT.parent / "shared/oracles/models"
         for name in ORACLES if full and oracles.exists() else ():
             root = pathlib.Path(folder, name)

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """On a fake device, which does everything late, whole runs have the bits of the processor with the same kernels."""
 import json
+import os
 import pathlib
+import signal
 import tempfile
 
 import run_folder as rf
@@ -39,6 +41,31 @@ def check_runs(root):
                                   ["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "dp2"])
     has_the_bits_of_the_processor(root, "split", {"parallel.placement": "split"}, ["--ranks", "2"])
     return plain
+
+
+def check_started_ranks(root):
+    """Two ranks of a device each, processes that the first has started: one that is interrupted goes on, and so one that is killed."""
+    flags = ["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "dp2"]
+    alike = {"run.kernels": "aten", "rollout.packed_weights": "false", "run.parity": "false", "rollout.graphs": "false"}
+    recipe, whole = rf.tiny_recipe(f"{root}/started.yaml", run__steps=16), f"{root}/started-cpu"
+    program.done(["run", recipe, "--run-dir", whole, *flags, *rf.sets({**alike, "run.device": "cpu"})])
+    for name, number, code in (("interrupted", signal.SIGINT, 130), ("killed", signal.SIGKILL, -signal.SIGKILL)):
+        folder = pathlib.Path(root, name)
+        again = ["run", recipe, "--run-dir", str(folder), *flags, *rf.sets({**alike, "run.device": "fake"})]
+        process = program.start(again, start_new_session=True)
+        assert rf.wait_for(lambda: rf.committed_steps(folder), process), process.communicate()[1][-3000:]
+        others = [pid for pid in rf.children_of(process.pid) if b"TANDEM_STARTED_RANK=1 " in rf.environment_of(pid)]
+        assert len(others) == 1, others
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # its own session: what Ctrl-C reaches
+        else:
+            os.kill(process.pid, number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == code and ("tandem: error" in err) == (code != 130), (process.returncode, err[-3000:])
+        rf.wait_until(lambda: not pathlib.Path(f"/proc/{others[0]}").exists(), 10, "a rank outlives the first")
+        program.done([*again, "--resume"])
+        rf.check_equal(folder, whole, name)
+    rf.said("two processes that the first has started: interrupted or killed, and resumed, equal bit for bit")
 
 
 def check_resume(root):
@@ -79,6 +106,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem_device_") as root:
         plain = check_runs(root)
         check_resume(root)
+        check_started_ranks(root)
         model = str(pathlib.Path(plain, "checkpoint/latest/hf"))
         check_commands(model)
         check_refusals(root, model)

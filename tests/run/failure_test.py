@@ -272,21 +272,11 @@ def check_limits(f):
     said(f"2000 ranks under a memory limit: `{line}`")
 
 
-def children_of(pid):
-    found = []
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
-
-
 def rank_processes(process):
     """Process ids of the ranks of a job that scripts/mpi started, by rank."""
     ranks = {}
-    for mpirun in children_of(process.pid):
-        for child in children_of(mpirun):
+    for mpirun in rf.children_of(process.pid):
+        for child in rf.children_of(mpirun):
             found = re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)\0", pathlib.Path(f"/proc/{child}/environ").read_bytes())
             if found:
                 ranks[int(found[1])] = child

@@ -108,10 +108,10 @@ def check_refused(hosts, program):
 
 def check_conformance(hosts, program):
     """The suite of all backends, with equally many ranks on both machines and not."""
-    suite = pathlib.Path(program.tandem).parent / "tests/conformance/comm_mpi_test"
+    suite = pathlib.Path(program.tandem).parent / "tests/conformance/comm_processes_test"
     for first, second, options in ((2, 2, ["--map-by", "node"]), (3, 1, [])):
         hosts.hold(first, second)
-        out = subprocess.run([*hosts.mpi(MPI, *options), suite, "conform"], capture_output=True, text=True, timeout=120)
+        out = subprocess.run([*hosts.mpi(MPI, *options), suite, "mpi", "conform"], capture_output=True, text=True, timeout=120)
         assert out.returncode == 0, out.stderr[-3000:]
     hosts.hold(2, 2)
     said("the conformance suite of collectives between two machines")

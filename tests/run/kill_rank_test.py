@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """One of four processes is killed, at a random moment of a stage or of a switch. Every survivor says who died, within 2 s, and ends;
-nothing that half-new weights generated is kept; --resume ends as a run that was never killed, bit for bit. --kills N: how many."""
+nothing that half-new weights generated is kept; --resume ends as a run that was never killed, bit for bit. --kills N: how many.
+--started: on fake devices, where rank 0 starts the others; else mpirun does."""
 import argparse
 import collections
 import os
@@ -57,11 +58,11 @@ def descendants(pid):
 class Job:
     """A launch of the program, and its lines on standard error with their times."""
 
-    def __init__(self, program, arguments, codes):
-        self.program, self.codes, self.lines = program, pathlib.Path(codes), []
+    def __init__(self, program, arguments, codes, started):
+        self.program, self.codes, self.started, self.lines = program, pathlib.Path(codes), started, []
         shutil.rmtree(codes, ignore_errors=True)
         self.codes.mkdir()
-        command = [*LAUNCHER, *KEEP_CODE, codes, program.tandem, *[str(a) for a in arguments]]
+        command = [*([] if started else [*LAUNCHER, *KEEP_CODE, codes]), program.tandem, *[str(a) for a in arguments]]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -80,10 +81,11 @@ class Job:
         deadline = time.monotonic() + 120
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.text[-3000:]
-            for pid in descendants(self.process.pid):
+            for pid in [self.process.pid] * self.started + descendants(self.process.pid):
                 if stage_of(pid):
-                    rank = re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)\0", b"\0" + pathlib.Path(f"/proc/{pid}/environ").read_bytes())
-                    found[int(rank[1])] = pid
+                    variable = rb"TANDEM_STARTED_RANK" if self.started else rb"OMPI_COMM_WORLD_RANK"
+                    rank = re.search(rb"\0" + variable + rb"=(\d+)[\0 ]", b"\0" + rf.environment_of(pid))
+                    found[int(rank[1]) if rank else 0] = pid
             if len(found) == RANKS:
                 return found
             time.sleep(0.005)
@@ -137,7 +139,9 @@ class Strike:
 
     def check(self, job):
         """What the survivors say of it. Returns the seconds until the last of them knew."""
-        job.end(END_S)
+        code = job.end(END_S)
+        if job.started:
+            assert code == (-signal.SIGKILL if self.victim == 0 else 3), f"{self}: exit code {code}\n{job.text[-3000:]}"
         codes = {int(path.suffix[1:]): path.read_text().strip() for path in job.codes.glob("code.*")}
         slowest = 0
         for rank in set(range(RANKS)) - {self.victim}:
@@ -146,7 +150,7 @@ class Strike:
             slowest = max(slowest, told - self.time)
             ends = rf"tandem: error: .*\brank {rank}: .*rank {self.victim} died"
             assert re.search(ends, job.text), f"{self}: rank {rank} does not end with it\n{job.text[-3000:]}"
-            assert codes.get(rank) == "3", f"{self}: exit codes {codes}\n{job.text[-3000:]}"
+            assert job.started or codes.get(rank) == "3", f"{self}: exit codes {codes}\n{job.text[-3000:]}"
         return slowest
 
     def __str__(self):
@@ -170,11 +174,14 @@ def prefix_of(folder, whole, scratch):
 
 
 class Histories:
-    def __init__(self, program, scratch, rng, name):
-        self.program, self.scratch, self.rng, self.name = program, scratch, rng, name
+    def __init__(self, program, scratch, rng, name, started):
+        self.program, self.scratch, self.rng, self.name, self.started = program, scratch, rng, name, started
+        self.launcher = [] if started else rf.mpi(RANKS)
         train, rollout, sparse = LAYOUTS[name]
         self.recipe = rf.tiny_recipe(scratch / f"{name}.yaml", **{key.replace(".", "__"): value for key, value in SHAPE.items()})
         self.flags = ["--train-layout", train, "--rollout-layout", rollout]
+        if started:
+            self.flags += ["--ranks", str(RANKS), *rf.sets({"run.device": "fake"})]
         if name == OFFLOADED:
             self.flags += rf.sets({f"memory.offload_train_{what}": "true" for what in ("param", "grad", "optimizer")})
         if sparse:
@@ -187,7 +194,7 @@ class Histories:
 
     def run_whole(self):
         self.whole = self.scratch / f"{self.name}_whole"
-        self.program.done(self.arguments(self.whole), launcher=rf.mpi(RANKS))
+        self.program.done(self.arguments(self.whole), launcher=self.launcher)
         rf.check_whole(self.whole, STEPS)
         lines = rf.all_metrics(self.whole)
         assert sum(line["actor/grad_norm"] > 0 for line in lines) > STEPS / 2, "the reward gives no signal"
@@ -204,7 +211,8 @@ class Histories:
         folder, happened = self.scratch / f"{self.name}_killed", []
         shutil.rmtree(folder, ignore_errors=True)
         for _ in range(num_kills):
-            job = Job(self.program, self.arguments(folder, *(["--resume"] if folder.exists() else [])), self.scratch / "codes")
+            arguments = self.arguments(folder, *(["--resume"] if folder.exists() else []))
+            job = Job(self.program, arguments, self.scratch / "codes", self.started)
             strike = Strike(self.rng, self.seconds, in_switch=self.stages.total() % 2 == 0)
             if not strike.run(job):
                 assert job.end(120) == 0, job.text[-3000:]
@@ -212,7 +220,7 @@ class Histories:
             self.slowest = max(self.slowest, strike.check(job))
             self.stages[strike.stage] += 1
             happened.append(f"{strike} with {prefix_of(folder, self.whole, self.scratch)} samples kept")
-        self.program.done(self.arguments(folder, "--resume"), launcher=rf.mpi(RANKS))
+        self.program.done(self.arguments(folder, "--resume"), launcher=self.launcher)
         rf.check_whole(folder, STEPS)
         rf.check_equal(folder, self.whole, self.name)
         weights = [(each / "checkpoint/latest/hf/model.safetensors").read_bytes() for each in (folder, self.whole)]
@@ -225,16 +233,17 @@ class Histories:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--started", action="store_true")
     parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", choices=LAYOUTS, default="")
     options = parser.parse_args()
-    if not shutil.which("mpirun"):
+    if not options.started and not shutil.which("mpirun"):
         rf.skip("no mpirun")
     print(f"seed {options.seed}: repeat with --seed {options.seed}", flush=True)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="tandem_kill_") as scratch:
-        all_histories = [Histories(rf.Program(options.build), pathlib.Path(scratch), rng, name) for name in LAYOUTS
+        all_histories = [Histories(rf.Program(options.build), pathlib.Path(scratch), rng, name, options.started) for name in LAYOUTS
                          if options.only in ("", name)]
         for histories in all_histories:
             histories.run_whole()

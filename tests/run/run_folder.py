@@ -130,6 +130,25 @@ def end(process, number=signal.SIGKILL):
     return process.returncode, err
 
 
+def children_of(pid):
+    """Process ids of those that a process has started and that live."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == pid and fields[0] not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def environment_of(pid):
+    """The bytes of what it was started with; none if it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 def wait_until(condition, seconds, what):
     """Polls until `condition` holds."""
     deadline = time.monotonic() + seconds

@@ -203,9 +203,11 @@ def check_supervised(program, scratch):
 
 
 def check_ranks(program, scratch):
-    """On one of several ranks: threads, processes, a split placement, samples that lag."""
+    """On one of several ranks: threads, processes of mpirun or of fake devices, a split placement, samples that lag."""
     cases = {"threads": (["--ranks", "2"], (), True), "split": (["--ranks", "2", "--set", "parallel.placement=split"], (), True),
              "stale": (["--ranks", "2", "--set", "parallel.placement=split", "--schedule", "stale", "--staleness", "1"], (), False)}
+    fake = rf.sets({"run.device": "fake", "run.kernels": "aten", "rollout.packed_weights": "false"})
+    cases["devices"] = (["--ranks", "2", *fake], (), True)
     if shutil.which("mpirun"):
         cases["processes"] = ([], rf.mpi(2), True)
         cases["tensor"] = (["--train-layout", "tp2"], rf.mpi(2), True)

@@ -99,7 +99,7 @@ json machine_report() {
                  {"gpus", num_gpus()}};
   json missing = json::object();
   if (!comm::mpi_available())
-    missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
+    missing["mpi"] = "ranks of this machine alone (--ranks); for several machines: scripts/setup, then cmake -DTANDEM_MPI=ON";
   if (comm::c10d_library().empty())
     missing["c10d"] = "none between devices; scripts/setup and scripts/build on a machine with devices bring them (docs/design/c10d.md)";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";

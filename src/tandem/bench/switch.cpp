@@ -67,7 +67,7 @@ Figures switch_on_rank(const SwitchOptions& o, const Question& q, comm::Group& w
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(kernels.dtype()));
   options.bucket_bytes = o.bucket_mib << 20;
-  options.overlap = comm::mpi_launched();
+  options.overlap = comm::are_processes(world);
   options.ranks_per_node = comm::ranks_per_machine(world);
   const reshard::Plan plan = reshard::make_plan(reshard::table_of(q.config, {1, q.from}, {1, q.to}), options);
   const reshard::RankPlan part = reshard::part_of(plan, world.rank());
@@ -107,8 +107,9 @@ nlohmann::json switch_weights(const SwitchOptions& o) {
   config::RunConfig config;
   config.parallel.ranks = local_ranks(o.ranks);
   config.parallel.threads = o.threads;
+  config.run.device = "cpu";  // where its tensors are
   Figures figures;
-  runtime::launch_ranks(config, [&](comm::Group& world) {
+  runtime::launch_ranks(config, runtime::Host::kProgram, [&](comm::Group& world) {
     Figures mine = switch_on_rank(o, question, world);
     if (world.rank() == 0) figures = std::move(mine);
   });

@@ -142,9 +142,10 @@ nlohmann::json tensor_cache(const TensorCacheOptions& o) {
                     "a batch of at most a quarter of it");
   config::RunConfig config;
   config.parallel.ranks = local_ranks(o.ranks);
+  config.run.device = "cpu";  // where its tensors are
   Figures figures;
   int ranks = 0;
-  runtime::launch_ranks(config, [&](comm::Group& world) {
+  runtime::launch_ranks(config, runtime::Host::kProgram, [&](comm::Group& world) {
     Figures mine;
     for (const bool ragged : {false, true}) {
       StageBench bench(o, world, ragged);

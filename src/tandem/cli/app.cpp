@@ -124,11 +124,11 @@ bool parse(CLI::App& app, int argc, char** argv) {
   return true;
 }
 
-/// The rank a launcher gave this process; 0 without one.
-int launched_rank() {
+/// The rank that a launcher gave this process, if there is one.
+std::optional<int> launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* text = std::getenv(name)) return std::atoi(text);
-  return 0;
+  return std::nullopt;
 }
 
 std::string version_line() {
@@ -163,7 +163,7 @@ void run(int argc, char** argv) {
   accept_extras(app);
   if (!parse(app, argc, argv)) return;
   for (size_t i = 0; i < commands.size(); ++i)
-    if (app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank() == 0)) commands[i]->run();
+    if (app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank().value_or(0) == 0)) commands[i]->run();
 }
 
 /// Lets a lower rank say the same first. The launcher ends this process as soon as that one has.
@@ -174,7 +174,7 @@ void give_way(int seconds) {
 
 /// level: of the log. Who stops as it was told to has not failed.
 int end(int code, const std::string& message, const char* level = "error") {
-  if (launched_rank() > 0) give_way(3);
+  if (launched_rank().value_or(0) > 0) give_way(3);
   std::cout.flush();
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
@@ -198,7 +198,7 @@ int main(int argc, char** argv) {
   } catch (const UserError& e) {
     return end(2, e.what());
   } catch (const ReportedElsewhere& e) {
-    give_way(8);
+    if (launched_rank()) give_way(8);
     return e.exit_code;
   } catch (const PeerError& e) {
     return end(3, e.what());

@@ -30,7 +30,7 @@ constexpr std::array<ShortForm, 15> kShortForms = {{
     {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync, or stale: rollout may run ahead of training"},
     {"--rollout-workers", "workers.local", nullptr, "N", "Schedule", "Processes that generate in place of the ranks; others may join"},
     {"--staleness", "schedule.staleness", nullptr, "S", "Schedule", "Updates a group may lag behind; above 0 implies --schedule stale"},
-    {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks as threads of this process"},
+    {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks on this machine: threads on the CPU, processes on devices"},
     {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks", "Layout of training, such as dp2,tp2"},
     {"--rollout-layout", "parallel.rollout_layout", nullptr, "LAYOUT", "Ranks", "Layout of rollout; default that of training"},
     {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",

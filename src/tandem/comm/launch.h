@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How ranks come to life: as threads of this process, or as processes that mpirun or srun started.
+// How ranks come to life: as threads of this process, as processes that this one starts, or as processes that mpirun or srun started.
 
 #include <exception>
 #include <functional>
@@ -18,12 +18,23 @@ using RankBody = std::function<void(Group& world)>;
 /// Errors  rethrows the exception of the rank that failed first; its peers are woken with a PeerError that names it.
 void run_local(int ranks, double deadline_s, const RankBody& body, WaitClock& clock = real_clock());
 
+/// Runs `body` as rank 0, and starts the program again, with its own arguments, for each other rank of this machine. Such a process comes
+/// by the same way to this call, and runs `body` as its rank; `ranks` is then what it was started with. At most once per process, from a
+/// thread that lives until the end. Ranks talk over sockets; standard input is rank 0's.
+/// Errors  as run_mpi, without MPI_Abort: rank 0 waits for the others, seconds at most, and kills what does not end. PeerError, or a
+///         ReportedElsewhere with its exit code, for a rank that ends before all have come; std::system_error if one cannot be started.
+void run_processes(int ranks, double deadline_s, const RankBody& body);
+/// True if run_processes of another process started this one, which has not come to the call yet.
+bool is_started_rank();
+/// Whether the ranks of the group are processes, of MPI or started by one of them. False for threads, and for one rank alone.
+bool are_processes(const Group& group);
+
 /// A group of one rank: every operation is local and returns at once.
 std::unique_ptr<Group> single(const std::string& name = "single");
 
 /// True if this program was built with TANDEM_MPI.
 bool mpi_available();
-/// True if a launcher (mpirun, srun) started this process as one of several ranks.
+/// True if a launcher (mpirun, srun) started this process as a rank.
 bool mpi_launched();
 /// Names the interfaces or subnets over which ranks of several machines meet (network.h); scripts/mpi --interface sets it.
 inline constexpr const char* kInterfaceVariable = "TANDEM_INTERFACE";

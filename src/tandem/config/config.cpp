@@ -141,7 +141,10 @@ void describe(OptionVisitor& field, CheckpointOptions& o) {
 }
 
 void describe(OptionVisitor& field, ParallelOptions& o) {
-  field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", between(1, 4096));
+  field("ranks", o.ranks,
+        "Ranks on this machine: threads of this process on the CPU, on devices a process each, which this one starts. Under mpirun or srun "
+        "the launcher decides.",
+        between(1, 4096));
   field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.",
         between(0, 1024));
   field("placement", o.placement,

@@ -55,7 +55,7 @@ reshard::PlanOptions Actor::plan_options(at::ScalarType dtype) const {
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   options.may_alias = false;
-  options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
+  options.overlap = comm::are_processes(parts_.ranks.world);  // among threads a transfer is a copy like those beside it
   options.checksums = o.reshard_checksum;
   options.bucket_bytes = o.reshard_bucket_mib << 20;
   options.ranks_per_node = comm::ranks_per_machine(parts_.ranks.world);

@@ -12,6 +12,7 @@
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
+#include "tandem/device/device.h"
 #include "tandem/device/fault.h"
 #include "tandem/device/process.h"
 #include "tandem/policy/compute.h"
@@ -21,10 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Ranks that may run on the same cores share them: the threads of one process, and processes that nobody bound to cores of
-// their own. A number asked for counts per process. Collective.
-int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
-  if (!processes) return std::max<int64_t>(1, (asked > 0 ? asked : device::num_cores()) / world.size());
+// Ranks that may run on the same cores share them: those of --ranks, and processes that no launcher bound to cores of their own. Of a
+// launcher's ranks each has the number asked for, those of --ranks have it together. Collective.
+int64_t threads_of_rank(int64_t asked, bool launched, comm::Group& world) {
+  if (!launched) return std::max<int64_t>(1, (asked > 0 ? asked : device::num_cores()) / world.size());
   if (asked > 0) return asked;
   const std::string mine = device::cores_name();
   return std::max<int64_t>(1, device::num_cores() / std::ranges::count(comm::texts_of_all(world, mine), mine));
@@ -72,10 +73,24 @@ std::string differences(const std::string& first, const std::string& other) {
   return count > 3 ? text + ", ..." : text;
 }
 
+// Libtorch and NCCL serve one rank a process. Without a launcher.
+bool need_processes(const config::RunConfig& config, Host host) {
+  if (comm::is_started_rank()) return true;
+  const auto ranks = static_cast<int>(config.parallel.ranks);
+  if (ranks == 1) return false;
+  const at::Device device = device::device_named(config.run.device, "run.device", 0, ranks);
+  if (device.is_cpu() || host == Host::kProgram) return !device.is_cpu();
+  const device::Backend& backend = device::backend_of(device);
+  if (backend.has_host_memory) return false;
+  throw UserError("parallel.ranks",
+                  join_text("is ", ranks, ": on ", backend.name, " each rank needs a process, and this one cannot start itself again"),
+                  join_text("`tandem run RECIPE --ranks ", ranks, "`, or 1"));
+}
+
 }  // namespace
 
 void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world) {
-  if (!comm::mpi_launched()) return;
+  if (!comm::are_processes(world)) return;
   const char* begins = how.resume ? "--resume" : how.overwrite ? "--overwrite" : "";
   const std::string recipe = joined(options_of(config)) + begins + '\n' + how.replay + '\n' + how.replay_decisions + '\n';
   std::vector<std::string> data = config::data_files(config);
@@ -102,14 +117,14 @@ void check_same_start(const config::RunConfig& config, const HowStarted& how, co
   if (!what.empty()) throw UserError("ranks", what, "one recipe, the same data and the same models on every rank");
 }
 
-void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group&)>& body) {
-  const bool processes = comm::mpi_launched();
+void launch_ranks(const config::RunConfig& config, Host host, const std::function<void(comm::Group&)>& body) {
+  const bool launched = comm::mpi_launched();
   const int64_t ranks = config.parallel.ranks;
-  if (processes && ranks > 1)
-    throw UserError("--ranks", join_text(ranks, " ranks as threads inside ranks as processes"), "either --ranks or mpirun/srun");
+  if (launched && ranks > 1)
+    throw UserError("--ranks", join_text(ranks, " ranks inside each rank that a launcher started"), "either --ranks or mpirun/srun");
   const auto run = [&](comm::Group& world) {
-    device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, processes, world)));
-    if (processes && world.rank() != 0) log::quiet(true);
+    device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, launched, world)));
+    if (comm::are_processes(world) && world.rank() != 0) log::quiet(true), log::show_live(false);
     const std::string who = world.size() > 1 ? join_text("rank ", world.rank()) : "";
     device::with_faults_named(who, [&] {
       const at::Device device = policy::device_of(config, world);
@@ -118,7 +133,8 @@ void launch_ranks(const config::RunConfig& config, const std::function<void(comm
     });
   };
   comm::prepare_device_groups(config.parallel.deadline_s);
-  if (processes) comm::run_mpi(config.parallel.deadline_s, run);
+  if (launched) comm::run_mpi(config.parallel.deadline_s, run);
+  else if (need_processes(config, host)) comm::run_processes(static_cast<int>(ranks), config.parallel.deadline_s, run);
   else comm::run_local(static_cast<int>(ranks), config.parallel.deadline_s, run);
 }
 

@@ -307,6 +307,7 @@ algo::Options resolved_correction(RunRequest& request, comm::Group& world) {
 
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
+  if (comm::is_started_rank()) log::quiet(true);  // rank 0 has said so
   check_request(asked);
   if (!asked.replay.empty()) {  // nothing is generated that a clock could decide about, or a worker do
     asked.config.schedule.mode = "deterministic";
@@ -316,9 +317,9 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
   asked.config.reward.notices = std::make_shared<monitor::Notices>();  // of the ranks of this process, in this run
   RunSummary result;
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
-  launch_ranks(asked.config, [&](comm::Group& world) {
+  launch_ranks(asked.config, asked.host, [&](comm::Group& world) {
     RunRequest request = asked;
-    if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
+    if (comm::are_processes(world) && world.rank() > 0) request.config.reward.notices->defer();
     request.config = with_local_paths(asked, world);
     if (!all_train) request.config.algo = resolved_correction(request, world);
     if (!asked.replay_decisions.empty())

@@ -23,7 +23,7 @@ Crew::Crew(const config::RunConfig& config, StopRequested asked_to_stop)
   launcher_ = std::thread([this] {
     std::exception_ptr fault;
     try {
-      runtime::launch_ranks(config_, [this](comm::Group& world) { work_as(world); });
+      runtime::launch_ranks(config_, runtime::Host::kLibrary, [this](comm::Group& world) { work_as(world); });
     } catch (...) {
       fault = std::current_exception();
     }

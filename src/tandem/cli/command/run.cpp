@@ -74,6 +74,7 @@ class Train : public Command {
     if (fit_) request.fit_but = config::given_options(recipe_.path(), recipe_.settings());
     if (kind_ == RecipeArguments::kReinforced) request.hooks = hooks_of_recipe(request.config);
     log::show_live(is_terminal());
+    request.host = runtime::Host::kProgram;
     request.stop = [&flag = stop_on_signals()] { return flag.load(); };
     kind_ == RecipeArguments::kReinforced ? runtime::run_rl(request) : runtime::run_supervised(request);
   }

@@ -8,7 +8,7 @@ namespace tandem::comm {
 bool mpi_available() { return false; }
 
 void run_mpi(double, const RankBody&) {
-  throw UserError("MPI", "this program was built without it", "configure with -DTANDEM_MPI=ON, or use --ranks N for ranks as threads");
+  throw UserError("MPI", "this program was built without it", "configure with -DTANDEM_MPI=ON, or use --ranks N for ranks on this machine");
 }
 
 }  // namespace tandem::comm
