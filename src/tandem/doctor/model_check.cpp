@@ -198,7 +198,7 @@ void check_graphs(const std::string& name, const model::ModelConfig& config, con
 
 // Log-probabilities of some thousand tokens, of weights that bfloat16 can hold.
 std::vector<float> log_probabilities(const model::ModelConfig& config, const model::kernel::Kernels& kernels) {
-  constexpr size_t kRows = 64;
+  constexpr size_t kRows = 128;
   constexpr int64_t kTokens = 48;
   device::Arena arena("device", 0, kernels.device());
   model::ModelOnRank model(config, {}, kernels, {arena, "weights"});

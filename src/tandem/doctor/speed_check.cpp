@@ -2,6 +2,7 @@
 #include "tandem/doctor/speed_check.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sin.h>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <vector>
 
 #include "tandem/base/clock.h"
 #include "tandem/base/rng.h"
@@ -74,7 +76,7 @@ at::Tensor random_values(int64_t count, uint64_t stream, at::Device device) {
   const at::Tensor some = at::empty({std::min(count, kPrime)}, at::kFloat);
   RandomStream random(2, stream);
   for (float& value : std::span(some.data_ptr<float>(), static_cast<size_t>(some.numel()))) value = static_cast<float>(random.normal());
-  return some.to(device).repeat({(count + kPrime - 1) / kPrime}).narrow(0, 0, count);
+  return at::cat(std::vector(static_cast<size_t>((count + kPrime - 1) / kPrime), some.to(device))).narrow(0, 0, count);
 }
 
 double copied_bytes_per_s(const Sizes& s, at::Device device) {

@@ -14,6 +14,7 @@
 #include "tandem/device/backend/fake/trouble.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/model_check.h"
+#include "tandem/doctor/speed_check.h"
 #include "tandem/doctor/trust.h"
 
 namespace tandem::doctor {
