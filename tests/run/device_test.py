@@ -39,6 +39,8 @@ def check_runs(root):
     has_the_bits_of_the_processor(root, "adapters", {"model.lora_rank": 4, "run.parity": "false", "rollout.graphs": "false"})
     has_the_bits_of_the_processor(root, "switch", {"run.parity": "false", "rollout.graphs": "false"},
                                   ["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "dp2"])
+    layouts = ["--ranks", "4", "--train-layout", "dp2,tp2", "--rollout-layout", "dp4"]
+    has_the_bits_of_the_processor(root, "four", {"run.parity": "false", "rollout.graphs": "false"}, layouts)
     has_the_bits_of_the_processor(root, "split", {"parallel.placement": "split"}, ["--ranks", "2"])
     return plain
 
