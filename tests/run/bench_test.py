@@ -66,6 +66,8 @@ def check_train_step(program, lengths):
                                "lengths": {"min": 3, "median": 7, "max": 12, "total": 26}}, read_by(report)
     arena, resident = (report["rows"][name]["median"] for name in ("peak_bytes", "peak_rss_bytes"))
     assert resident > arena + (20 << 20), "the program alone is larger"  # libtorch, activations
+    needed, by_verl, other_name = (report["rows"][name]["median"] for name in ("needed_gflops", "verl_gflops", "gflops"))
+    assert 0 < needed < by_verl == other_name, "verl counts the embedding as a product"
     program.refused(["bench", "train_step", "--model", MODEL, "--lengths", lengths, "--batch", 4], 2, "--batch")
     longer = lengths.with_name("longer.json")
     longer.write_text("[3, 1000000]")

@@ -34,6 +34,8 @@ def check_runs(root):
     has_the_bits_of_the_processor(root, "half", {"model.dtype": "bfloat16", "run.parity": "false", "rollout.graphs": "false"})
     has_the_bits_of_the_processor(root, "threads", {"parallel.threads": 2, "model.init_hidden": 128})
     lean = has_the_bits_of_the_processor(root, "offloaded", OFFLOAD)
+    captured = [line for line in pathlib.Path(lean, "log.txt").read_text().splitlines() if " graphs of up to " in line]
+    assert len(captured) == 1, f"a cache that leaves for training and comes back to graphs that are there: {captured}"
     rf.check_equal(lean, plain, "what leaves the device comes back")
     assert all(m["memory/offload_copied_bytes"] > 0 for m in rf.all_metrics(lean)), "something left"
     has_the_bits_of_the_processor(root, "adapters", {"model.lora_rank": 4, "run.parity": "false", "rollout.graphs": "false"})

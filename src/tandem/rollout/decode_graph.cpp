@@ -86,10 +86,11 @@ bool DecodeGraphs::serves(const model::Decoder& decoder) {
          device::backend_of(device).make_graphs(device);
 }
 
-DecodeGraphs::DecodeGraphs(const model::Decoder& decoder, device::Arena& arena, int64_t most_tokens)
+DecodeGraphs::DecodeGraphs(const model::Decoder& decoder, device::Arena& arena, int64_t most_tokens, bool logs)
     : decoder_(decoder),
       arena_(arena),
       most_tokens_(most_tokens),
+      logs_(logs),
       logits_(arena.reserve(kLogits, {most_tokens, decoder.config().vocab_size}, at::kFloat)),
       memory_(device::backend_of(arena.device()).make_graphs(arena.device())) {}
 
@@ -121,6 +122,7 @@ void DecodeGraphs::capture(Captured& captured, const GraphTensors& on, int64_t m
   }
   arena_.count(kGraphs, std::max(bytes, memory_bytes_) - memory_bytes_);
   memory_bytes_ = std::max(bytes, memory_bytes_);
+  if (!logs_) return;
   log::info("decode: ", captured.graphs.size(), " graphs of up to ", most_tokens_, " sequences and ", most_blocks, " blocks of ",
             on.cache.block_tokens(), " tokens, captured in ", now_s() - begin, " s; they share ", bytes_text(memory_bytes_), " and ",
             bytes_text(logits_bytes()), " of logits");

@@ -88,8 +88,8 @@ class DecodeGraphs {
   /// Whether the decoder's steps can be captured: on a device that has graphs, alone, and without experts, whose rows the host counts.
   static bool serves(const model::Decoder& decoder);
 
-  /// For steps of up to `most_tokens` tokens. Without memory yet.
-  DecodeGraphs(const model::Decoder& decoder, device::Arena& arena, int64_t most_tokens);
+  /// For steps of up to `most_tokens` tokens. Without memory yet. `logs`: the log hears of what is captured.
+  DecodeGraphs(const model::Decoder& decoder, device::Arena& arena, int64_t most_tokens, bool logs);
   ~DecodeGraphs() { forget(); }
   DecodeGraphs(const DecodeGraphs&) = delete;
   DecodeGraphs& operator=(const DecodeGraphs&) = delete;
@@ -121,6 +121,7 @@ class DecodeGraphs {
   const model::Decoder& decoder_;
   device::Arena& arena_;
   const int64_t most_tokens_;
+  const bool logs_;
   device::Region logits_;
   std::unique_ptr<device::Graphs> memory_;
   std::vector<Captured> captured_;  // of the weights in use first

@@ -23,7 +23,7 @@ Options with_block_tokens(Options options, const model::kernel::Kernels& kernels
 Engine::Engine(const Options& options, const EngineSetup& setup)
     : setup_(setup),
       scheduler_(with_block_tokens(options, setup.decoder.kernels()), options.graphs && DecodeGraphs::serves(setup.decoder)),
-      runner_(with_block_tokens(options, setup.decoder.kernels()), setup.decoder, setup.arena),
+      runner_(with_block_tokens(options, setup.decoder.kernels()), setup.decoder, setup.arena, setup.logs_graphs),
       sampler_(setup.decoder, setup.num_tokens) {}
 
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {

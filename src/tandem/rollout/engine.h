@@ -28,6 +28,7 @@ struct EngineSetup {
   int64_t num_tokens;           ///< ids of the tokenizer; ids above it are padding and never drawn
   int64_t max_context_tokens;   ///< longest prompt plus response that will be asked for
   std::function<void(int64_t tokens, double seconds)> stepped = {};  ///< hears of each step: tokens that it drew; may be empty
+  bool logs_graphs = false;     ///< the log says how many graphs were captured, how long that took and what they hold
 };
 
 /// What an engine holds now, and what it has done since its start.

@@ -68,9 +68,9 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
   return std::max<int64_t>(1, std::min(affordable, per_sequence * (options.max_running + 1)));
 }
 
-Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena)
+Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena, bool logs_graphs)
     : options_(options), decoder_(decoder), arena_(arena) {
-  if (options.graphs && DecodeGraphs::serves(decoder)) graphs_.emplace(decoder, arena, options.max_running);
+  if (options.graphs && DecodeGraphs::serves(decoder)) graphs_.emplace(decoder, arena, options.max_running, logs_graphs);
 }
 
 Runner::~Runner() { count_packed(0); }

@@ -33,7 +33,7 @@ struct StepOutput {
 /// Read next  scheduler.h (what a plan is)
 class Runner {
  public:
-  Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena);
+  Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena, bool logs_graphs = false);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;

@@ -88,7 +88,7 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
   const int64_t ids = std::min(tokenizer_.vocab_size(), model_config_.vocab_size);
   engine_.emplace(config_.rollout.engine,
                   rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
-                                       [this](int64_t tokens, double) { keep_pace(tokens); }});
+                                       [this](int64_t tokens, double) { keep_pace(tokens); }, /*logs_graphs=*/true});
   stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
   stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
   stop_matchers_ = serve::stop_matchers(&tokenizer_, config_.rollout.stop);

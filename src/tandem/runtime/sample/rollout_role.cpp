@@ -84,7 +84,7 @@ std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
   if (!parts.decoder) return std::nullopt;
   return rollout::EngineSetup{*parts.decoder, parts.memory.device,
                               std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens,
-                              parts.stepped};
+                              parts.stepped, /*logs_graphs=*/true};
 }
 
 // Of this rank's replica in the run that this one follows.
