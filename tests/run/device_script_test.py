@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/device: what its archive holds, which program it takes from it, and that what a machine lacks ends it with one line that says what
-would be right. Nothing of Tandem is built: the script stands in a folder of its own."""
+"""scripts/device: what its archive holds, which program it takes from it, and that what a machine lacks ends it with one line that says
+what would be right. Nothing of Tandem is built: the script stands in a folder of its own."""
 import os
 import pathlib
 import platform

@@ -12,7 +12,8 @@ from run_folder import said
 
 SCRIPT = rf.ROOT / "scripts/first_contact"
 CHECKS = [{"name": "kernel row.rope", "passed": True, "detail": "0.1"},
-          {"name": "group: sums", "passed": False, "detail": "the sum is not it"}, {"name": "group: copies", "passed": True, "detail": "2 devices"}]
+          {"name": "group: sums", "passed": False, "detail": "the sum is not it"},
+          {"name": "group: copies", "passed": True, "detail": "2 devices"}]
 # Has two devices, of which one adds wrongly, and whose runs end with exit code 3.
 WRONG = f"""#!{sys.executable}
 import json, sys
