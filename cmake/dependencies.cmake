@@ -34,7 +34,8 @@ if(NOT torch_gomp)
   set(torch_gomp gomp)
 endif()
 target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10 ${torch_gomp})
-target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_DIR}/lib" "-Wl,--no-as-needed")
+set(TANDEM_TORCH_RPATH "${TANDEM_TORCH_DIR}/lib" CACHE STRING "Where programs look for torch's libraries")
+target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_RPATH}" "-Wl,--no-as-needed")
 
 include(cmake/device_libraries.cmake)
 

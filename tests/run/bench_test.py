@@ -46,6 +46,12 @@ def check_generate(program, lengths):
     assert fixed == {"mode": "fixed", "batch": 2, "sequences": 2, "prompt_len": 6, "kv_block_tokens": 16, "graphs": True,
                      "lengths": {"min": 5, "median": 5, "max": 5, "total": 10}}, fixed
     assert read_by(report_of(program, "generate", *short, "--new", 5, "--prompts", 3))["sequences"] == 3
+    shapes = program.done(["bench", "generate", "--model", MODEL, "--repeats", 1, "--threads", 1, "--shapes", "2x6,3x40", "--new",
+                           5]).stdout
+    rows, conditions = json.loads(shapes)["rows"], json.loads(shapes)["conditions"]
+    assert sorted(rows)[:4] == [f"2x6 {figure}" for figure in ("decode_tok_s", "e2e_tok_s", "ms_per_step",
+                                                               "prefill_tok_s")] and len(rows) == 8, rows
+    assert conditions["shapes"] == ["2x6", "3x40"] and "batch" not in conditions, conditions
     ragged = ["--mode", "ragged", "--lengths", lengths, *short]
     whole = read_by(report_of(program, "generate", *ragged))
     assert whole["sequences"] == 4 and whole["lengths"] == {"min": 3, "median": 7, "max": 12, "total": 26}, whole
@@ -56,6 +62,9 @@ def check_generate(program, lengths):
     program.refused([*run, *short, "--lengths", lengths], 2, "--lengths", "fixed", "ragged")
     program.refused([*run, *short, "--mode", "ragged"], 2, "--lengths", "missing")
     program.refused([*run, "--gens", 4], 2, "--gens")
+    for shape in ("2x", "x6", "0x6", "2x6x", "two"):
+        program.refused([*run, "--shapes", shape], 2, "--shapes", shape, "64x2048")
+    program.refused([*run, *ragged, "--shapes", "2x6"], 2, "--shapes", "ragged", "fixed")
     said("generate: as many sequences, of such lengths, as it says")
 
 

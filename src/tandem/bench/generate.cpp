@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -94,6 +95,55 @@ std::vector<int64_t> lengths_to_generate(const GenerateOptions& o) {
   return lengths;
 }
 
+// What is measured in one go.
+struct Turn {
+  std::string prefix;  // of its figures
+  GenerateOptions options;
+  std::vector<int64_t> lengths;
+};
+
+std::vector<Turn> turns_of(const GenerateOptions& o) {
+  if (o.shapes.empty()) return {{"", o, lengths_to_generate(o)}};
+  if (o.mode != "fixed") throw UserError("--shapes", "is not read in " + o.mode + " mode", "--mode fixed");
+  std::vector<Turn> turns;
+  for (const std::string& shape : o.shapes) {
+    GenerateOptions own = o;
+    int end = 0;
+    if (std::sscanf(shape.c_str(), "%9ldx%9ld%n", &own.batch, &own.prompt_len, &end) != 2 || static_cast<size_t>(end) != shape.size() ||
+        own.batch < 1 || own.prompt_len < 1)
+      throw UserError("--shapes", "'" + shape + "'", "sequences and tokens of a prompt, such as 64x2048");
+    const std::vector<int64_t> lengths = lengths_to_generate(own);
+    turns.push_back({shape + " ", std::move(own), lengths});
+  }
+  return turns;
+}
+
+// Adds the turn's figures. Returns the tokens of a block.
+int64_t measure(LoadedModel& loaded, const Turn& turn, Figures& figures) {
+  const GenerateOptions& o = turn.options;
+  const std::vector<int64_t>& lengths = turn.lengths;
+  const double useful = std::accumulate(lengths.begin(), lengths.end(), 0.0), num = static_cast<double>(lengths.size());
+  const std::vector<int64_t> one(lengths.size(), 1);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const model::Decoder& decoder = loaded.model.decoder();
+  rollout::Engine engine(engine_options(o), {decoder, loaded.arena, decoder.config().vocab_size, o.prompt_len + longest});
+  engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
+  for (int64_t i = 0; i <= o.repeats; ++i) {
+    const Generated first = generated(loaded, o, one, engine), all = generated(loaded, o, lengths, engine);
+    if (i == 0) {
+      check_generated(loaded, all, lengths);
+      continue;  // the warm-up
+    }
+    const double after_first_s = std::max(1e-9, all.seconds - first.seconds);
+    const auto add = [&](const char* name, double value) { figures[turn.prefix + name].push_back(value); };
+    add("e2e_tok_s", useful / all.seconds);
+    add("prefill_tok_s", num * static_cast<double>(o.prompt_len) / first.seconds);
+    add("ms_per_step", 1e3 * after_first_s / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
+    add("decode_tok_s", (useful - num) / after_first_s);
+  }
+  return engine.counts().block_tokens;
+}
+
 }  // namespace
 
 void describe(OptionVisitor& field, GenerateOptions& o) {
@@ -101,6 +151,8 @@ void describe(OptionVisitor& field, GenerateOptions& o) {
   field("batch", o.batch, "Sequences that run at a time", at_least(1));
   field("prompts", o.prompts, "Prompts; 0 is one batch in fixed mode, one for each length in ragged mode", at_least(0));
   field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
+  field("shapes", o.shapes,
+        "Sequences and tokens of a prompt, such as 64x2048, in place of --batch and --prompt-len; several are measured by one process");
   field("new", o.new_tokens, "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound",
         at_least(0));
   field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; 0 takes what the device reads fastest",
@@ -111,30 +163,16 @@ void describe(OptionVisitor& field, GenerateOptions& o) {
 }
 
 json generate(const GenerateOptions& o) {
-  const std::vector<int64_t> lengths = lengths_to_generate(o);
+  const std::vector<Turn> turns = turns_of(o);
   LoadedModel loaded(o);
-  const double useful = std::accumulate(lengths.begin(), lengths.end(), 0.0), num = static_cast<double>(lengths.size());
-  const std::vector<int64_t> one(lengths.size(), 1);
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const model::Decoder& decoder = loaded.model.decoder();
-  rollout::Engine engine(engine_options(o), {decoder, loaded.arena, decoder.config().vocab_size, o.prompt_len + longest});
-  engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
   Figures figures;
-  for (int64_t i = 0; i <= o.repeats; ++i) {
-    const Generated first = generated(loaded, o, one, engine), all = generated(loaded, o, lengths, engine);
-    if (i == 0) {
-      check_generated(loaded, all, lengths);
-      continue;  // the warm-up
-    }
-    const double after_first_s = std::max(1e-9, all.seconds - first.seconds);
-    figures["e2e_tok_s"].push_back(useful / all.seconds);
-    figures["prefill_tok_s"].push_back(num * static_cast<double>(o.prompt_len) / first.seconds);
-    figures["ms_per_step"].push_back(1e3 * after_first_s / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
-    figures["decode_tok_s"].push_back((useful - num) / after_first_s);
-  }
-  return report("generate", o, {{"mode", o.mode}, {"batch", o.batch}, {"sequences", lengths.size()}, {"prompt_len", o.prompt_len},
-                                {"kv_block_tokens", engine.counts().block_tokens}, {"graphs", o.graphs},
-                                {"lengths", lengths_summary(lengths)}}, figures);
+  int64_t block_tokens = 0;
+  for (const Turn& turn : turns) block_tokens = measure(loaded, turn, figures);
+  json conditions = {{"mode", o.mode}, {"kv_block_tokens", block_tokens}, {"graphs", o.graphs}};
+  if (o.shapes.empty()) conditions.update({{"batch", o.batch}, {"prompt_len", o.prompt_len}, {"sequences", turns.front().lengths.size()}});
+  else conditions["shapes"] = o.shapes;
+  conditions["lengths"] = lengths_summary(turns.front().lengths);
+  return report("generate", o, conditions, figures);
 }
 
 }  // namespace tandem::bench

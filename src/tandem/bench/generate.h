@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <string>
 #include <vector>
 
 #include "tandem/bench/options.h"
@@ -18,12 +19,13 @@ struct GenerateOptions : Computing {
   int64_t new_tokens = 0;            ///< of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound
   int64_t kv_block_tokens = 0, kv_cache_mib = 4096;  ///< as rollout.engine
   bool graphs = true;
+  std::vector<std::string> shapes;   ///< SEQUENCESxPROMPT, in place of `batch` and `prompt_len`: each is measured, by one process
   std::vector<int64_t> lengths;      ///< of responses in ragged mode; not described: they come in a file
 };
 void describe(OptionVisitor& field, GenerateOptions& o);
 
-/// The object of report.h. Errors: UserError for options, those that the mode would not read among them; InternalError if the answer is
-/// wrong.
+/// The object of report.h; with shapes each figure is named after its own, such as `64x2048 ms_per_step`. Errors: UserError for options,
+/// those that the mode would not read among them; InternalError if the answer is wrong.
 nlohmann::json generate(const GenerateOptions& options);
 
 }  // namespace tandem::bench

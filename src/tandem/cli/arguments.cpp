@@ -34,9 +34,10 @@ CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue val
   CLI::Option* option = app.add_option_function<std::string>(flag, set, help);
   std::string words;
   for (const std::string& word : config::allowed_words(entry.ref)) words += (words.empty() ? "" : "|") + word;
-  option->type_name(!words.empty() ? words : std::holds_alternative<std::string*>(value) ? "TEXT" : "N");
+  const bool is_text = std::holds_alternative<std::string*>(value), is_list = std::holds_alternative<std::vector<std::string>*>(value);
+  option->type_name(!words.empty() ? words : is_list ? "A,B" : is_text ? "TEXT" : "N");
   const std::string shown = option_text(value);
-  return shown == "\"\"" ? option : option->default_str(shown);
+  return shown == "\"\"" || shown == "[]" ? option : option->default_str(shown);
 }
 
 void add_options(CLI::App& app, const OptionList& list, const std::string& group) {
