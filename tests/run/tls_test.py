@@ -123,8 +123,6 @@ def check_refused(program, scratch):
     for trusted in ("", "elsewhere"):
         program.refused(grade(server.port, options=often), 2, address, "certificate is not trusted: self", "SSL_CERT_FILE=FILE", stdin=LINE,
                         env=trusting(trusted))
-    program.refused(grade(server.port, options=often), 2, "not trusted", "SSL_CERT_FILE names", "nowhere.pem, which cannot be read",
-                    stdin=LINE, env=trusting("nowhere"))
     server.show("elsewhere")
     program.refused(grade(server.port, options=often), 2, address, "certificate is for another name", stdin=LINE, env=trusting("elsewhere"))
     server.show("expired")

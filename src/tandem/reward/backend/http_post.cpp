@@ -10,12 +10,10 @@
 #include <openssl/x509.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 
 #include "tandem/base/clock.h"
@@ -64,9 +62,7 @@ HttpReply refused_certificate(long verified) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
       reply.problem = "the server's certificate is not trusted: " + why;
-      reply.remedy = "SSL_CERT_FILE=FILE in the environment, with that certificate or its signer's as PEM";
-      if (const char* file = std::getenv("SSL_CERT_FILE"); file && ::access(file, R_OK) != 0)
-        reply.problem += std::string(", and SSL_CERT_FILE names ") + file + ", which cannot be read";
+      reply.remedy = "SSL_CERT_FILE=FILE in the environment, a file that can be read, with that certificate or its signer's as PEM";
       break;
     default:
       reply.problem = "the server's certificate is not valid: " + why;
