@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes, of a launcher or started by the first of them:
-//   comm_processes_test mpi | RANKS  conform | fail | late | large | message FAULT | absent | killed | untaken SIZE
+//   comm_processes_test mpi | RANKS  conform | fail | late | large | message FAULT | absent | killed | leaves | untaken SIZE
 // Exit code 0 if what should happen did, as this rank sees it; of those that are started here, as rank 0 does.
 #include <unistd.h>
 
@@ -130,7 +130,7 @@ int large() {
   return 0;
 }
 
-/// What rank 0 ends with where rank 1 does `instead` of coming.
+/// What rank 0 ends with where rank 1 does `instead` of coming, or before it comes.
 int without_rank_1(void (*instead)(), int exit_code, const std::string& says) {
   if (is_started_rank()) instead();
   try {
@@ -174,6 +174,9 @@ int main(int argc, char** argv) {
   if (mode == "absent") return without_rank_1([] { std::exit(5); }, 5, "rank 1 ended before all ranks had started: exit code 5");
   if (mode == "killed")
     return without_rank_1([] { raise(SIGKILL); }, 3, "rank 1 ended before all ranks had started: signal 9 (Killed)");
+  if (mode == "leaves")
+    return without_rank_1([] { std::atexit([] { _exit(7); }); }, 3,
+                          "rank 1 had done its part, and its process then ended with exit code 7");
   std::cerr << "no mode " << mode << "\n";
   return 2;
 }

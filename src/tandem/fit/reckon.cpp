@@ -102,7 +102,10 @@ class Recipe {
   bool evaluates() const { return !c_.data.eval.empty() && (c_.eval.before || c_.eval.after || c_.eval.every_steps > 0); }
 
   // As rollout/decode_graph.h:DecodeGraphs::serves.
-  bool has_graphs() const { return c_.rollout.engine.graphs && rollout_.on_cuda && layouts_.rollout.tp == 1; }
+  bool has_graphs() const {
+    const bool is_alone = layouts_.rollout.tp == 1 && layouts_.rollout.pp == 1;
+    return c_.rollout.engine.graphs && rollout_.on_cuda && is_alone && model_.moe.num_experts == 0;
+  }
   bool filters() const {
     const auto by = [](const rollout::Sampling& s) { return s.temperature > 0 && (s.top_k > 0 || s.top_p < 1); };
     return by(c_.rollout.sampling) || (evaluates() && by(c_.eval.sampling));

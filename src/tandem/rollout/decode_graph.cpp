@@ -45,22 +45,23 @@ std::vector<GraphShape> graph_shapes(int64_t most_tokens, int64_t most_blocks) {
   return shapes;
 }
 
-DecodeGraph::DecodeGraph(const GraphShape& shape, const GraphTensors& on, device::Graphs& graphs)
+DecodeGraph::DecodeGraph(const GraphShape& shape, const GraphTensors& on, device::Graphs* graphs)
     : shape_(shape),
       spare_block_(on.cache.spare_block()),
       attention_(on.decoder.kernels().attention()),
       ids_T_(at::zeros({shape.num_tokens}, on.decoder.kernels().options(at::kLong))),
       positions_T_(at::zeros_like(ids_T_)),
       plan_(attention_.plan_fixed(shape.num_tokens, shape.num_blocks, on.cache.block_tokens(), on.decoder.kernels().device())),
-      graph_(graphs.make()) {
+      graph_(graphs ? graphs->make() : nullptr) {
   const at::Tensor none = at::zeros({0}, at::kLong);
   fill(none, {at::zeros({0, shape.num_blocks}, at::kInt), none, none, {}});  // all to the spare block
   PagedContext context(on.cache, on.decoder, plan_);
   const model::TokenBatch batch{ids_T_, positions_T_, {}, {}, {}};
   at::Tensor out = on.logits_TV.narrow(0, 0, shape.num_tokens);
-  graph_->capture([&] {
+  const auto step = [&] {
     on.decoder.kernels().forward_float(out, on.decoder.forward(on.parameters, batch, context), on.parameters.head.value);
-  });
+  };
+  graph_ ? graph_->capture(step) : step();
 }
 
 void DecodeGraph::fill(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens) {
@@ -108,6 +109,15 @@ void DecodeGraphs::open(const model::ModelParameters& parameters, const KvCache&
   captured_.insert(captured_.begin(), std::move(captured));
 }
 
+int64_t DecodeGraphs::measured_bytes(const model::ModelParameters& parameters, const KvCache& cache, int64_t most_blocks) {
+  const at::NoGradGuard no_grad;
+  device::backend_of(arena_.device()).use(arena_.device());  // any thread may open
+  logits_.back();
+  const device::AllocationMeter meter(arena_, kGraphs);
+  (void)DecodeGraph({most_tokens_, most_blocks}, {decoder_, parameters, cache, logits_.tensor()}, nullptr);
+  return meter.peak_bytes();
+}
+
 // The largest first, so that the others find room in the memory that it took.
 void DecodeGraphs::capture(Captured& captured, const GraphTensors& on, int64_t most_blocks) {
   const at::NoGradGuard no_grad;
@@ -117,7 +127,7 @@ void DecodeGraphs::capture(Captured& captured, const GraphTensors& on, int64_t m
   {
     const device::AllocationMeter meter(arena_, kGraphs);
     for (const GraphShape& shape : graph_shapes(most_tokens_, most_blocks))
-      captured.graphs.push_back(std::make_unique<DecodeGraph>(shape, on, *memory_));
+      captured.graphs.push_back(std::make_unique<DecodeGraph>(shape, on, memory_.get()));
     bytes = meter.peak_bytes();
   }
   arena_.count(kGraphs, std::max(bytes, memory_bytes_) - memory_bytes_);

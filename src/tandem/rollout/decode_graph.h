@@ -55,8 +55,9 @@ struct GraphTensors {
 /// Errors     PeerError of what the device refuses.
 class DecodeGraph {
  public:
-  /// Captured as one of `graphs`. A run writes the first rows of the logits.
-  DecodeGraph(const GraphShape& shape, const GraphTensors& on, device::Graphs& graphs);
+  /// Captured as one of `graphs`. A run writes the first rows of the logits. Null: one step is computed, as to capture it does, and none
+  /// can be run after it.
+  DecodeGraph(const GraphShape& shape, const GraphTensors& on, device::Graphs* graphs);
 
   const GraphShape& shape() const { return shape_; }
   /// Queues a step of R tokens, one of each sequence. `ids_R` may be there already, even if the host does not know them.
@@ -95,6 +96,10 @@ class DecodeGraphs {
   DecodeGraphs& operator=(const DecodeGraphs&) = delete;
 
   int64_t logits_bytes() const { return logits_.num_bytes(); }
+  /// What graphs share, as the arena counts it: 0 before the first capture.
+  int64_t shared_bytes() const { return memory_bytes_; }
+  /// The same before it: the most that the largest step takes beside the logits. Runs it once; of the cache it uses the spare block alone.
+  int64_t measured_bytes(const model::ModelParameters& parameters, const KvCache& cache, int64_t most_blocks);
   /// Steps with these weights may run, of tokens that see up to `most_blocks`. What was captured for weights that lie there is good still.
   void open(const model::ModelParameters& parameters, const KvCache& cache, int64_t most_blocks);
   /// The memory of the logits goes, graphs stay.

@@ -99,7 +99,9 @@ int64_t Runner::blocks_for(int64_t max_context_tokens) const {
   const int64_t wanted = common_blocks(options_, decoder_, max_context_tokens);
   const std::optional<int64_t> left = arena_.left_bytes();
   if (!left) return wanted;
-  const int64_t for_blocks = *left - (graphs_ ? graphs_->logits_bytes() + shape.bytes_per_block() : 0);  // less the spare one
+  int64_t for_blocks = *left;
+  if (graphs_) for_blocks -= graphs_->logits_bytes() + shape.bytes_per_block();  // less the spare one
+  if (graphs_) for_blocks -= graph_bytes_ - graphs_->shared_bytes();             // of which what is captured is counted already
   int64_t blocks = std::min(wanted, for_blocks / shape.bytes_per_block());
   for (comm::Group* peers : {decoder_.place().tp, decoder_.place().pp}) {
     if (!peers || peers->size() == 1) continue;
@@ -110,7 +112,7 @@ int64_t Runner::blocks_for(int64_t max_context_tokens) const {
   const int64_t one = std::min(wanted, (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
   if (blocks < one)
     throw UserError("memory." + arena_.name() + "_mib",
-                    join_text("leaves ", *left, " bytes for the KV cache", graphs_ ? " and the logits of graphs" : "",
+                    join_text("leaves ", *left, " bytes for the KV cache", graphs_ ? " and graphs of decode steps" : "",
                               ", and a sequence of ", max_context_tokens, " tokens takes ", one * shape.bytes_per_block()),
                     "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
   return blocks;
@@ -119,13 +121,20 @@ int64_t Runner::blocks_for(int64_t max_context_tokens) const {
 void Runner::open_cache(int64_t max_context_tokens) {
   if (const int64_t unit = decoder_.kernels().attention().block_multiple; options_.kv_block_tokens % unit != 0)
     throw UserError("rollout.kv_block_tokens", join_text("is ", options_.kv_block_tokens), join_text("a multiple of ", unit));
+  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
+  most_blocks_ = (max_context_tokens + options_.kv_block_tokens - 1) / options_.kv_block_tokens;
+  if (graphs_ && parameters_ && arena_.left_bytes() && graph_bytes_ == 0) {
+    KvCache least(decoder_.kernels().attention(), shape, 1, arena_, true);
+    least.open();
+    graph_bytes_ = graphs_->measured_bytes(*parameters_, least, most_blocks_);
+    graphs_->close();
+    least.close();
+  }
   const int64_t blocks = blocks_for(max_context_tokens), before = cache_ ? cache_->num_blocks() : 0;
   if (blocks < before || blocks - before > before / kFewerBlocks) {
     if (graphs_) graphs_->forget();
-    const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
     cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_, graphs_.has_value());
   }
-  most_blocks_ = (max_context_tokens + options_.kv_block_tokens - 1) / options_.kv_block_tokens;
   cache_->open();
   open_graphs();
 }

@@ -87,6 +87,7 @@ class Runner {
   std::optional<KvCache> cache_;
   int64_t most_blocks_ = 0;             // of a sequence
   std::optional<DecodeGraphs> graphs_;  // none where steps are not captured
+  int64_t graph_bytes_ = 0;             // what they share, as measured before the cache took the rest of a budget
   std::optional<Ahead> ahead_;
   int64_t num_ran_ahead_ = 0;
   int64_t packed_bytes_ = 0;

@@ -110,6 +110,22 @@ TEST_F(DecodeGraphsOnAFakeDevice, AreCapturedOnceForEachOfTwoCopiesOfTheWeights)
   EXPECT_EQ(queue().num_captures() - before, 2 * std::ssize(graph_shapes(kMostRunning, kMostBlocksSeen)));
 }
 
+// The cache leaves them the room that they take, and has as many blocks when it comes back.
+TEST_F(DecodeGraphsOnAFakeDevice, AreCapturedOnceWhereABudgetBoundsTheCache) {
+  constexpr int64_t kBudget = 4 << 20;
+  test::TinyModel model(graph_config(128), at::kFloat, false);
+  device::Arena arena("device", kBudget, model.arena.device());
+  Engine engine(graph_options(true), {model.decoder, arena, model.decoder.config().vocab_size, kLongestContext});
+  const int64_t before = queue().num_captures();
+  for (int64_t version = 0; version < 4; ++version) {
+    engine.switch_weights(model.parameters, data::PolicyVersion{version});
+    EXPECT_EQ(queue().num_captures() - before, std::ssize(graph_shapes(kMostRunning, kMostBlocksSeen))) << "version " << version;
+    EXPECT_GT(arena.bytes("kv_cache"), kBudget / 4) << "it has what is left";
+    EXPECT_LE(arena.bytes(), kBudget + kBudget / 50) << "version " << version;
+    engine.release_memory();
+  }
+}
+
 // What the device has given away, not what somebody reckons.
 TEST_F(DecodeGraphsOnAFakeDevice, HoldOneTensorOfLogitsAndWhatThePlannerSays) {
   Colocated c(true, 1 << 15);  // wide beside the model, as those of models are

@@ -29,6 +29,8 @@ c10::intrusive_ptr<::c10d::Backend> connect(const Place& place) {
 std::string device_library_name() { return "nccl"; }
 
 void set_environment(double deadline_s) {
+  // As device/backend/cuda/cuda.cpp wants it, while there is one thread.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   // Ours are the deadlines: the library's watchdog would end the process without a word of who is late.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
   // Between ranks that are threads, NCCL would read tensors of a peer in place. It does not between processes, whatever this says.

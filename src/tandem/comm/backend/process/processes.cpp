@@ -167,6 +167,14 @@ class Children {
       }
   }
 
+  /// What went wrong in a process that has ended, the first; "" if nothing did. After end().
+  std::string failure() const {
+    for (const Child& child : all_)
+      if (const std::string how = ending(child.status); !how.empty())
+        return join_text("rank ", child.rank, " had done its part, and its process then ended with ", how);
+    return "";
+  }
+
   /// A stopped one goes on, and ends as it finds the others gone.
   void wake_stopped() noexcept {
     for (const Child& child : all_)
@@ -320,6 +328,7 @@ void run_processes(int ranks, double deadline_s, const RankBody& body) {
   if (!have_met) children.kill_all();
   children.end();  // their sockets are closed by now
   if (error) std::rethrow_exception(error);
+  if (const std::string failure = children.failure(); !failure.empty()) throw PeerError(failure);
 }
 
 }  // namespace tandem::comm

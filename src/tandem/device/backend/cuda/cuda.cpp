@@ -241,8 +241,9 @@ std::pair<std::string, std::string> why_none() {
 // has a cumsum that does.
 void set_up_once() {
   static const bool once = [] {
-    // Products repeat their bits with it, and libtorch would throw without. It is as large as the one that libtorch takes on its own.
-    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
+    // Products repeat their bits with it, and libtorch would throw without: it looks at the first product of the process. It is as large as
+    // the one that libtorch takes on its own.
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::Context& context = at::globalContext();
     context.setAllowBF16ReductionCuBLAS(false);
     context.setDeterministicFillUninitializedMemory(false);
