@@ -114,7 +114,9 @@ int64_t DecodeGraphs::measured_bytes(const model::ModelParameters& parameters, c
   device::backend_of(arena_.device()).use(arena_.device());  // any thread may open
   logits_.back();
   const device::AllocationMeter meter(arena_, kGraphs);
-  (void)DecodeGraph({most_tokens_, most_blocks}, {decoder_, parameters, cache, logits_.tensor()}, nullptr);
+  std::vector<std::unique_ptr<DecodeGraph>> steps;
+  for (const GraphShape& shape : graph_shapes(most_tokens_, most_blocks))
+    steps.push_back(std::make_unique<DecodeGraph>(shape, GraphTensors{decoder_, parameters, cache, logits_.tensor()}, nullptr));
   return meter.peak_bytes();
 }
 

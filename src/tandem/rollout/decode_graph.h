@@ -98,7 +98,8 @@ class DecodeGraphs {
   int64_t logits_bytes() const { return logits_.num_bytes(); }
   /// What graphs share, as the arena counts it: 0 before the first capture.
   int64_t shared_bytes() const { return memory_bytes_; }
-  /// The same before it: the most that the largest step takes beside the logits. Runs it once; of the cache it uses the spare block alone.
+  /// The same before it: the most that steps of all shapes take beside the logits. Runs each once; of the cache they use only the spare
+  /// block.
   int64_t measured_bytes(const model::ModelParameters& parameters, const KvCache& cache, int64_t most_blocks);
   /// Steps with these weights may run, of tokens that see up to `most_blocks`. What was captured for weights that lie there is good still.
   void open(const model::ModelParameters& parameters, const KvCache& cache, int64_t most_blocks);

@@ -130,6 +130,7 @@ void Runner::open_cache(int64_t max_context_tokens) {
     graphs_->close();
     least.close();
   }
+  if (graphs_) graph_bytes_ = std::max(graph_bytes_, graphs_->shared_bytes());
   const int64_t blocks = blocks_for(max_context_tokens), before = cache_ ? cache_->num_blocks() : 0;
   if (blocks < before || blocks - before > before / kFewerBlocks) {
     if (graphs_) graphs_->forget();
