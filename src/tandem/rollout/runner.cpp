@@ -118,19 +118,25 @@ int64_t Runner::blocks_for(int64_t max_context_tokens) const {
   return blocks;
 }
 
-void Runner::open_cache(int64_t max_context_tokens) {
-  if (const int64_t unit = decoder_.kernels().attention().block_multiple; options_.kv_block_tokens % unit != 0)
-    throw UserError("rollout.kv_block_tokens", join_text("is ", options_.kv_block_tokens), join_text("a multiple of ", unit));
-  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
-  most_blocks_ = (max_context_tokens + options_.kv_block_tokens - 1) / options_.kv_block_tokens;
-  if (graphs_ && parameters_ && arena_.left_bytes() && graph_bytes_ == 0) {
+// What graphs will share, before a cache takes the rest of a budget; known once they are captured.
+void Runner::measure_graphs(const CacheShape& shape) {
+  if (!graphs_) return;
+  if (parameters_ && arena_.left_bytes() && graph_bytes_ == 0) {
     KvCache least(decoder_.kernels().attention(), shape, 1, arena_, true);
     least.open();
     graph_bytes_ = graphs_->measured_bytes(*parameters_, least, most_blocks_);
     graphs_->close();
     least.close();
   }
-  if (graphs_) graph_bytes_ = std::max(graph_bytes_, graphs_->shared_bytes());
+  graph_bytes_ = std::max(graph_bytes_, graphs_->shared_bytes());
+}
+
+void Runner::open_cache(int64_t max_context_tokens) {
+  if (const int64_t unit = decoder_.kernels().attention().block_multiple; options_.kv_block_tokens % unit != 0)
+    throw UserError("rollout.kv_block_tokens", join_text("is ", options_.kv_block_tokens), join_text("a multiple of ", unit));
+  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
+  most_blocks_ = (max_context_tokens + options_.kv_block_tokens - 1) / options_.kv_block_tokens;
+  measure_graphs(shape);
   const int64_t blocks = blocks_for(max_context_tokens), before = cache_ ? cache_->num_blocks() : 0;
   if (blocks < before || blocks - before > before / kFewerBlocks) {
     if (graphs_) graphs_->forget();

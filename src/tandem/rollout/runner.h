@@ -76,6 +76,7 @@ class Runner {
   StepOutput run_now(const Plan& plan, bool record_routes);
   at::Tensor run_with(const Plan& plan, const Ahead& ahead);
   int64_t blocks_for(int64_t max_context_tokens) const;
+  void measure_graphs(const CacheShape& shape);
   void open_graphs();
   bool fits_graph(const Plan& plan, const model::kernel::PagedTokens& tokens) const;
   at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;

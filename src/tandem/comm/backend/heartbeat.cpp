@@ -2,8 +2,6 @@
 #include "tandem/comm/backend/heartbeat.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +12,7 @@
 namespace tandem::comm {
 
 Heartbeat::Heartbeat(int rank, std::vector<Link> links, Hooks hooks)
-    : rank_(rank), hooks_(std::move(hooks)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), peers_(links.size()) {
+    : rank_(rank), hooks_(std::move(hooks)), peers_(links.size()) {
   const bool hears = rank == 0 || links[0].is_open();
   for (size_t r = 0; r < links.size(); ++r) {
     peers_[r].is_watched = hears && (rank != 0 || links[r].is_open());
@@ -28,9 +26,8 @@ Heartbeat::~Heartbeat() {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  wake();
+  wake_up_.call();
   thread_.join();
-  ::close(wake_);
 }
 
 std::vector<int> Heartbeat::lost() {
@@ -55,7 +52,7 @@ void Heartbeat::say_done() {
     std::lock_guard lock(mutex_);
     says_done_ = true;
   }
-  wake();
+  wake_up_.call();
 }
 
 bool Heartbeat::all_done(double seconds) {
@@ -65,11 +62,6 @@ bool Heartbeat::all_done(double seconds) {
     return std::ranges::all_of(peers_, [&](const Peer& p) { return &p == &peer(rank_) || !p.is_watched || p.is_lost() || p.is_done; });
   };
   return changed_.wait_for(lock, duration_of_s(seconds), is_over) && !peers_[0].is_lost();
-}
-
-void Heartbeat::wake() {
-  const uint64_t one = 1;
-  if (::write(wake_, &one, sizeof one) < 0) return;  // full: it is awake
 }
 
 void Heartbeat::loop() {
@@ -94,13 +86,12 @@ void Heartbeat::loop() {
 }
 
 void Heartbeat::wait_for_news() {
-  std::vector<pollfd> watched{{wake_, POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   for (const Peer& p : peers_)
     if (p.link.is_open()) watched.push_back({p.link.socket(), POLLIN, 0});
   const double left_s = std::chrono::duration<double>(next_beat_ - Clock::now()).count();
   if (left_s > 0) poll(watched.data(), watched.size(), static_cast<int>(left_s * 1000) + 1);
-  uint64_t count = 0;
-  if (::read(wake_, &count, sizeof count) < 0) return;  // nobody woke it
+  wake_up_.heard();
 }
 
 void Heartbeat::read(int rank) {

@@ -11,6 +11,7 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/comm/backend/beat_link.h"
+#include "tandem/comm/backend/wake_up.h"
 
 namespace tandem::comm {
 
@@ -60,12 +61,11 @@ class Heartbeat {
   void tell(const Fact& fact);
   void beat();
   void find_silent();
-  void wake();
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
 
   const int rank_;
   const Hooks hooks_;
-  const int wake_;  // an eventfd: the thread has something to tell
+  const WakeUp wake_up_;  // the thread has something to tell
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Peer> peers_;  // links are the thread's alone

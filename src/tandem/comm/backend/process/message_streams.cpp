@@ -2,7 +2,6 @@
 #include "tandem/comm/backend/process/message_streams.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -40,7 +39,7 @@ void mark_misfit(MessageStreams::Transfer& transfer) {
 }  // namespace
 
 MessageStreams::MessageStreams(int rank, std::vector<int> sockets)
-    : rank_(rank), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), peers_(sockets.size()) {
+    : rank_(rank), peers_(sockets.size()) {
   for (size_t r = 0; r < sockets.size(); ++r) {
     peers_[r].rank = static_cast<int>(r);
     peers_[r].socket = sockets[r];
@@ -54,20 +53,14 @@ MessageStreams::~MessageStreams() {
     std::lock_guard lock(mutex_);
     ends_ = true;
   }
-  wake();
+  wake_up_.call();
   thread_.join();
   for (Peer& p : peers_) close(p);
-  ::close(wake_);
-}
-
-void MessageStreams::wake() const {
-  const uint64_t one = 1;
-  if (::write(wake_, &one, sizeof one) < 0) return;  // full: it is awake
 }
 
 void MessageStreams::loop() {
   for (;;) {
-    std::vector<pollfd> watched{{wake_, POLLIN, 0}};
+    std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
     std::vector<int> ranks{rank_};
     {
       std::lock_guard lock(mutex_);
@@ -79,10 +72,7 @@ void MessageStreams::loop() {
       }
     }
     if (poll(watched.data(), watched.size(), kRound_ms) <= 0) continue;
-    if (watched[0].revents != 0) {
-      uint64_t count = 0;
-      if (::read(wake_, &count, sizeof count) < 0) continue;
-    }
+    if (watched[0].revents != 0) wake_up_.heard();
     for (size_t i = 1; i < watched.size(); ++i) {
       if (watched[i].revents == 0) continue;
       std::lock_guard lock(mutex_);
@@ -217,7 +207,7 @@ void MessageStreams::flush(Peer& p) {
     if (written < 0) {
       if (turn > 0 && errno != EAGAIN) return close(p);
       p.is_full = true;
-      return wake();
+      return wake_up_.call();
     }
     turn -= written;
     o.num_written += written;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tandem/comm/backend/message_bytes.h"
+#include "tandem/comm/backend/wake_up.h"
 
 namespace tandem::comm {
 
@@ -132,11 +133,10 @@ class MessageStreams {
   void match(Arrived arrived, const std::shared_ptr<Transfer>& transfer);
   std::shared_ptr<Transfer> take_asked(const Lane& lane);
   void forget(Transfer& transfer);
-  void wake() const;
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
 
   const int rank_;
-  const int wake_;  // an eventfd: the thread has something to look at
+  const WakeUp wake_up_;  // the thread has something to look at
   std::mutex mutex_;
   std::vector<Peer> peers_;
   std::map<Lane, Queue> queues_;

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How a thread that sleeps in poll() hears from others of its process.
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace tandem::comm {
+
+/// Ownership  a descriptor that becomes readable.
+/// Threads    any.
+/// Blocking   never.
+/// Errors     none.
+class WakeUp {
+ public:
+  WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~WakeUp() { ::close(descriptor_); }
+  WakeUp(const WakeUp&) = delete;
+  WakeUp& operator=(const WakeUp&) = delete;
+
+  /// To be polled for POLLIN.
+  int descriptor() const { return descriptor_; }
+  void call() const {
+    const uint64_t one = 1;
+    if (::write(descriptor_, &one, sizeof one) < 0) return;  // full: it is awake
+  }
+  /// The thread is awake: what was called so far counts no more.
+  void heard() const {
+    uint64_t count = 0;
+    if (::read(descriptor_, &count, sizeof count) < 0) return;  // nobody called
+  }
+
+ private:
+  const int descriptor_;
+};
+
+}  // namespace tandem::comm
