@@ -46,6 +46,8 @@ def pairs(root, moe):
     sparse = {"model.path": moe}
     for name, settings, flags, want, clause in (
             ("float32", {}, [], "none", "the same policy"),
+            ("two_epochs", {"algo.epochs": 2}, [], "token", "several updates"),
+            ("mini_batches_ppo", {"algo.name": "ppo", "algo.mini_batches": 2}, [], "token", "several updates"),
             ("bfloat16", {"model.dtype": "bfloat16"}, [], "token", "rounds differently"),
             ("rollout_bfloat16", half, [], "token", "rollout computes in bfloat16"),
             ("lora_float32", {"model.lora_rank": 2}, [], "none", "the same policy"),
@@ -61,7 +63,7 @@ def pairs(root, moe):
         got, why = chosen(folder), reason_of(folder)
         checks.check(got == want, f"{name}: auto is {got}, expected {want}")
         checks.check(clause in why, f"{name}: the log says {why!r}")
-        checks.check((options_of(folder)["off_policy_delta"] == "0.1") == (want == "token"), f"{name}: off_policy_delta with it")
+        checks.check((options_of(folder)["off_policy_delta"] == "0.1") == (name == "stale"), f"{name}: a mask for older samples alone")
         weighs = ["correction/weight_mean" in line for line in rf.all_metrics(folder)]
         checks.check(all(weighs) if want == "token" else not any(weighs), f"{name}: weights in the metrics: {weighs}")
         first = rf.all_metrics(folder)[0]

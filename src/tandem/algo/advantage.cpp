@@ -15,6 +15,10 @@ namespace tandem::algo {
 namespace {
 
 constexpr double kWhitenEps = 1e-8;  // verl's, in the count of the tokens as in the variance
+constexpr double kHuge = 1e100;
+
+// What numbers up to `largest` are multiplied with before they are squared: a power of two, so that no bit is lost.
+double shrink(double largest) { return largest > kHuge ? std::ldexp(1.0, -std::ilogb(largest)) : 1; }
 
 // The responses to one prompt.
 struct Group {
@@ -26,14 +30,20 @@ struct Group {
   // teaches nothing has advantages of exactly 0.
   double mean() const {
     if (scores.size() < 2) return 0;
-    return alike() ? scores.front() : std::accumulate(scores.begin(), scores.end(), 0.0) / size();
+    if (alike()) return scores.front();
+    const double factor = shrinks();
+    return std::accumulate(scores.begin(), scores.end(), 0.0, [&](double sum, double s) { return sum + s * factor; }) / size() / factor;
   }
   bool alike() const { return std::ranges::adjacent_find(scores, std::not_equal_to<>()) == scores.end(); }
   double deviation() const {
     if (scores.size() < 2) return 1;
+    const double factor = shrinks(), m = mean() * factor;
     double squares = 0;
-    for (const double m = mean(); const double score : scores) squares += (score - m) * (score - m);
-    return std::sqrt(squares / (size() - 1));
+    for (const double score : scores) squares += (score * factor - m) * (score * factor - m);
+    return std::sqrt(squares / (size() - 1)) / factor;
+  }
+  double shrinks() const {
+    return shrink(std::abs(*std::ranges::max_element(scores, {}, [](double score) { return std::abs(score); })));
   }
 };
 
@@ -120,7 +130,7 @@ std::vector<double> to_go(const ResponseTokens& tokens, double gamma, double add
 TokenAdvantages gae(const ResponseTokens& tokens, const Algorithm& a) {
   TANDEM_CHECK(tokens.values_T.size() == tokens.rewards_T.size(), "GAE needs the critic's values");
   TokenAdvantages out = {std::vector<double>(tokens.rewards_T.size()), std::vector<double>(tokens.rewards_T.size())};
-  double next_value = 0, advantage = 0;
+  double next_value = tokens.value_after, advantage = 0;
   backwards(tokens, [&](size_t t) {
     const double delta = tokens.rewards_T[t] + a.gamma * next_value - tokens.values_T[t];
     out.advantages_T[t] = advantage = delta + a.gamma * a.lambda * advantage;
@@ -187,19 +197,25 @@ TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, 
   return out;
 }
 
-void Moments::add(std::span<const double> values_T, std::span<const uint8_t> trainable_T) {
-  for (size_t t = 0; t < values_T.size(); ++t)
-    if (is_trainable(trainable_T, t)) count += 1, sum += values_T[t], squares += values_T[t] * values_T[t];
-}
-
-void whiten(std::span<double> values_T, std::span<const uint8_t> trainable_T, const Moments& batch) {
-  if (batch.count == 0) return;
+double whiten(std::span<const WhitenedTokens> batch, double least) {
+  const auto each = [&](const auto& visit) {
+    for (const WhitenedTokens& one : batch)
+      for (size_t t = 0; t < one.advantages_T.size(); ++t)
+        if (is_trainable(one.trainable_T, t)) visit(one.advantages_T[t]);
+  };
+  double count = 0, largest = 0;
+  each([&](double value) { count += 1, largest = std::max(largest, std::abs(value)); });
+  if (count == 0) return 0;
   // verl's form: the count has an epsilon, and the unbiased factor comes last.
-  const double mean = batch.sum / (batch.count + kWhitenEps);
-  const double squares = std::max(0.0, batch.squares - 2 * mean * batch.sum + batch.count * mean * mean);
-  const double variance = squares / (batch.count + kWhitenEps) * (batch.count > 1 ? batch.count / (batch.count - 1) : 1);
-  for (size_t t = 0; t < values_T.size(); ++t)
-    if (is_trainable(trainable_T, t)) values_T[t] = (values_T[t] - mean) / std::sqrt(variance + kWhitenEps);
+  const double factor = shrink(largest);
+  double sum = 0, squares = 0;
+  each([&](double value) { sum += value * factor; });
+  const double mean = sum / (count + kWhitenEps);
+  each([&](double value) { squares += (value * factor - mean) * (value * factor - mean); });
+  const double variance = squares / (count + kWhitenEps) * (count > 1 ? count / (count - 1) : 1);
+  const double deviation = std::max(std::sqrt(variance + kWhitenEps * factor * factor), least * factor);
+  each([&](double& value) { value = (value * factor - mean) / deviation; });
+  return std::sqrt(variance) / factor;
 }
 
 }  // namespace tandem::algo

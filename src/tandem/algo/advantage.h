@@ -3,7 +3,7 @@
 // From rewards to advantages, in fp64. First responses are compared with each other, by their scores alone: every rank does so for the
 // whole batch. Then each response gets its tokens' advantages, where it is trained. T = tokens of one response.
 //
-//   scores -> compare_responses -> token_advantages -> (sum of moments over ranks) -> whiten
+//   scores -> compare_responses -> token_advantages -> whiten
 
 #include <cstdint>
 #include <span>
@@ -34,6 +34,7 @@ struct ResponseTokens {
   std::span<const double> rewards_T;
   std::span<const uint8_t> trainable_T;  ///< 0 on tool output; empty: all tokens are
   std::span<const double> values_T;      ///< GAE: what the critic expects from each token on; else empty
+  double value_after = 0;                ///< GAE: what it expects behind the last one; 0 where the response has ended
 };
 
 struct TokenAdvantages {
@@ -44,16 +45,14 @@ struct TokenAdvantages {
 /// `compared` is the response's entry of compare_responses.
 TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, const Algorithm& algorithm);
 
-/// Sums over the trainable tokens of a batch, part by part.
-struct Moments {
-  double count = 0, sum = 0, squares = 0;
-
-  void add(std::span<const double> values_T, std::span<const uint8_t> trainable_T);
-  /// The order in which the numbers travel.
-  void each(auto&& visit) { visit(count), visit(sum), visit(squares); }
+/// The advantages of a response that are whitened with those of its batch.
+struct WhitenedTokens {
+  std::span<double> advantages_T;
+  std::span<const uint8_t> trainable_T;  ///< 0: it does not count, and stays; empty: all count
 };
 
-/// Gives the batch mean 0 and variance 1; algorithms with whitens() do so.
-void whiten(std::span<double> values_T, std::span<const uint8_t> trainable_T, const Moments& batch);
+/// Gives the trainable tokens of a batch mean 0 and variance 1; algorithms with whitens() do so. Gives their deviation before. A batch
+/// whose deviation is below `least` is divided by that instead: what hardly differs teaches hardly anything.
+double whiten(std::span<const WhitenedTokens> batch, double least);
 
 }  // namespace tandem::algo

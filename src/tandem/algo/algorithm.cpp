@@ -121,6 +121,10 @@ void describe(OptionVisitor& field, Options& o) {
   field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
         between(0, 1));
+  field("whiten_floor", o.whiten_floor,
+        "reinforce_pp, reinforce_pp_baseline, gae: whitening divides by at least this share of the largest deviation of a batch so far "
+        "(which fades by a hundredth a step), so that a batch with hardly any spread is not blown up; 0 is off, as in verl.",
+        between(0, 1));
   field("loss", o.loss,
         "Loss of a token from its ratio and its advantage (docs/algorithms.md), or a function of yours in Python (docs/python.md).",
         word_or_function(names_of(surrogates())));
@@ -137,14 +141,18 @@ void describe(OptionVisitor& field, Options& o) {
         at_least(0));
   field("kl_horizon", o.kl_horizon, "Adaptive KL: samples over which the weight may change by a fifth.", above(0));
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
+  field("kl_cut", o.kl_cut,
+        "k3: a token's estimate counts at most this, and has no gradient there, as verl cuts it at 10; 0 is off: far from the reference the "
+        "estimate and its pull go on growing.",
+        at_least(0));
   field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
   field("entropy_coef", o.entropy_coef,
         "The loss takes off so much of the entropy of the policy, averaged as the loss is: it keeps the policy from settling early.",
         at_least(0));
   field("correction", o.correction,
-        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token, with "
-        "off_policy_delta 0.1, where the two are known to differ (stale samples, several updates, bfloat16, another rollout.dtype, experts "
-        "without routing_replay), else none. A run writes what auto came to into its config.yaml.",
+        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token where the two "
+        "are known to differ (several updates, bfloat16, another rollout.dtype, experts without routing_replay), for samples of older "
+        "weights with off_policy_delta 0.1, else none. A run writes what auto came to into its config.yaml.",
         one_of({"auto", "none", "token", "sequence", "sequence_mean"}));
   field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
         one_of(names_of(outsides())));
@@ -158,7 +166,7 @@ void describe(OptionVisitor& field, Options& o) {
   field("rejection_bounds", o.rejection_bounds, "A bound for each rule, between commas; k1 may have two ratios, as in 0.5_2.0.");
   field("off_policy_delta", o.off_policy_delta,
         "Leaves out tokens with a negative advantage where a response's mean log ratio of sampling to current policy is above it. 0: off; "
-        "where correction auto corrects, 0 stands for 0.1.",
+        "where correction auto corrects for samples of older weights, 0 stands for 0.1.",
         at_least(0));
   field("mask_truncated", o.mask_truncated, "Responses cut at the length limit are compared with the others, but not trained on.");
   field("filter_groups", o.filter_groups,
@@ -171,8 +179,8 @@ void describe(OptionVisitor& field, Options& o) {
         "Passes over a batch. With several updates old log-probabilities are computed before the first, unless they are the rollout's.",
         at_least(1));
   field("max_kl", o.max_kl,
-        "After the first epoch: no further update on a batch once a mini-batch's KL of old against the current policy, the mean of "
-        "r - 1 - log r, is above this; 0 is off.",
+        "No further update on a batch once a mini-batch's KL of old against the current policy, the mean of r - 1 - log r, is above this; "
+        "0 is off.",
         at_least(0));
   field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));
@@ -199,26 +207,28 @@ Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), 
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
 
-Options resolved_correction(Options o, bool corrects) {
+Options resolved_correction(Options o, Corrects how) {
   if (o.correction != "auto") return o;
-  o.correction = corrects ? "token" : "none";
-  const bool masks = corrects && o.loss != "gmpo";  // no token of gmpo can be left out
+  o.correction = how == Corrects::kNot ? "none" : "token";
+  const bool masks = how == Corrects::kByWeightsAndMask && o.loss != "gmpo";  // no token of gmpo can be left out
   if (masks && o.off_policy_delta == 0) o.off_policy_delta = kAutoOffPolicyDelta;
   return o;
 }
 
 Algorithm algorithm_of(const Options& given) {
-  const Options o = resolved_correction(given, false);
+  const Options o = resolved_correction(given, Corrects::kNot);
   Algorithm algorithm;
   algorithm.advantage = names_function(o.advantage) ? Advantage::kGrpo : advantage_of(o.advantage);
   algorithm.gamma = o.gamma;
   algorithm.lambda = o.lambda;
+  algorithm.whiten_floor = o.whiten_floor;
   algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : surrogate_of(o.loss);
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;
   algorithm.kl_in_reward = o.kl_in_reward;
   algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
+  algorithm.kl_cut = o.kl_cut;
   algorithm.kl_weighted = o.kl_weighted;
   algorithm.entropy_coef = o.entropy_coef;
   algorithm.correction = {.level = value_of(weight_levels(), o.correction, "algo.correction"),

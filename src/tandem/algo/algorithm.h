@@ -52,7 +52,7 @@ struct Temperatures {
 struct Updates {
   int64_t mini_batches = 1;
   int64_t epochs = 1;
-  double max_kl = 0;  ///< after the first epoch: no further one once old is so far from the current policy; off at 0
+  double max_kl = 0;  ///< no further update on the batch once old is so far from the current policy; off at 0
 
   bool several() const { return mini_batches > 1 || epochs > 1; }
 };
@@ -62,12 +62,15 @@ struct Algorithm {
   double std_eps = 1e-6;
   double gamma = 1;   ///< of the rewards to go
   double lambda = 1;  ///< of GAE
+  double whiten_floor = 0;     ///< whitening divides by at least this share of the run's deviation; off at 0
+  double usual_deviation = 0;  ///< of advantages before they are whitened: the run's so far; 0 before the first batch
   Surrogate surrogate = Surrogate::kClip;
   ClipRange clip;
   Temperatures sapo;
   double kl_coef = 0;  ///< at 0 no reference model is needed, but by distillation
   bool kl_in_reward = false;  ///< a token is rewarded with -kl_coef times that of the policy before; else current's is in the loss
   KlEstimator kl_estimator = KlEstimator::kK3;
+  double kl_cut = 0;  ///< k3: most that a token's estimate counts, without a gradient there; off at 0
   Aggregation aggregation = Aggregation::kSequenceMeanTokenMean;
   double entropy_coef = 0;  ///< of the entropy that the loss takes off
   bool kl_weighted = false;  ///< times current / behavior, which makes up for samples of another policy
@@ -88,8 +91,9 @@ struct Algorithm {
   }
 };
 
-/// With what the word auto of `correction` comes to: token weights and a mask of off-policy sequences where it `corrects`, else none.
-Options resolved_correction(Options options, bool corrects);
+/// What the word auto of `correction` may come to: no correction, token weights, or those with a mask of off-policy sequences.
+enum class Corrects { kNot, kByWeights, kByWeightsAndMask };
+Options resolved_correction(Options options, Corrects how);
 /// A correction of auto is none. Errors: UserError for an unknown word.
 Algorithm algorithm_of(const Options& options);
 

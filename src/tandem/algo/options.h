@@ -15,10 +15,11 @@ struct Options {
   std::string advantage = "grpo";
   double gamma = 1;
   double lambda = 1;
+  double whiten_floor = 0.1;
   std::string loss = "clip";
   double clip_low = 0.2;
   double clip_high = 0.2;
-  double clip_dual = 0;
+  double clip_dual = 3;
   double sapo_tau_positive = 1;
   double sapo_tau_negative = 1.05;
   double kl_coef = 0;
@@ -26,6 +27,7 @@ struct Options {
   double kl_target = 0;
   double kl_horizon = 10000;
   std::string kl_estimator = "k3";
+  double kl_cut = 0;
   bool kl_weighted = false;
   double entropy_coef = 0;
   std::string correction = "auto";

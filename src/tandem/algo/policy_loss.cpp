@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tandem/algo/surrogate.h"
 #include "tandem/base/check.h"
@@ -12,12 +13,20 @@
 namespace tandem::algo {
 namespace {
 
-constexpr double kMaxExponent = 20, kMaxK3 = 10;
+constexpr double kCutExponent = 20;  // verl's, where its estimate is cut
+constexpr double kTangentFrom = 3;
 
-// exp(-d) - 1 + d, within bounds.
+// exp(-d) - 1 + d. Where the policy is below the reference by more than kTangentFrom it goes on along its tangent, so that one rare token
+// does not outweigh a batch. Where it is above, the estimate grows as d does and needs no bound.
 at::Tensor k3(const at::Tensor& minus_d_T) {
-  const at::Tensor x_T = minus_d_T.clamp(-kMaxExponent, kMaxExponent);
-  return (x_T.exp() - 1 - x_T).clamp(-kMaxK3, kMaxK3);
+  const at::Tensor x_T = minus_d_T.clamp_max(kTangentFrom);
+  return x_T.exp() - 1 - x_T + (minus_d_T - kTangentFrom).relu() * std::expm1(kTangentFrom);
+}
+
+// exp(-d) - 1 + d, at most `cut`, where it has no gradient.
+at::Tensor k3_cut(const at::Tensor& minus_d_T, double cut) {
+  const at::Tensor x_T = minus_d_T.clamp(-kCutExponent, kCutExponent);
+  return (x_T.exp() - 1 - x_T).clamp_max(cut);
 }
 
 }  // namespace
@@ -27,7 +36,6 @@ void LossSums::add(const LossSums& other) {
   clipped += other.clipped;
   clipped_dual += other.clipped_dual;
   kl_old += other.kl_old;
-  kl_rollout_train += other.kl_rollout_train;
   ratio_max = std::max(ratio_max, other.ratio_max);
 }
 
@@ -54,31 +62,31 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm) {
   }
   if (num_tokens == 0) return result;
 
-  const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
   // One tensor, so that a device is waited for once.
   auto sum_of = [](const at::Tensor& t_T) { return t_T.detach().sum(at::kDouble); };
   const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(masked(tokens.clipped_T)),
-                                     sum_of(masked(tokens.clipped_dual_T)), -sum_of(tokens.log_ratio_T), sum_of(rollout_T),
+                                     sum_of(masked(tokens.clipped_dual_T)), -sum_of(tokens.log_ratio_T),
                                      masked(tokens.ratio_T).max().to(at::kDouble)})
                               .cpu();
   const double* s = sums.const_data_ptr<double>();
-  result.sums = {s[0], s[1], s[2], s[3], s[4], s[5]};
+  result.sums = {s[0], s[1], s[2], s[3], s[4]};
   return result;
 }
 
-at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator) {
+at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator, double cut) {
   const at::Tensor d_T = logprobs_T - reference_T;
   auto straight = [&](const at::Tensor& value_T) {
     const at::Tensor gradient_T = 0.5 * d_T.square();
     return value_T.detach() + (gradient_T - gradient_T.detach());  // the difference is exactly 0
   };
+  const auto k3_T = [&] { return cut > 0 ? k3_cut(-d_T, cut) : k3(-d_T); };
   switch (estimator) {
     case KlEstimator::kK1: return d_T;
     case KlEstimator::kAbs: return d_T.abs();
     case KlEstimator::kK2: return 0.5 * d_T.square();
-    case KlEstimator::kK3: return k3(-d_T);
+    case KlEstimator::kK3: return k3_T();
     case KlEstimator::kK1Straight: return straight(d_T);
-    case KlEstimator::kK3Straight: return straight(k3(-d_T));
+    case KlEstimator::kK3Straight: return straight(k3_T());
   }
   TANDEM_CHECK(false, "no such KL estimator");
 }
@@ -89,11 +97,11 @@ KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T
   const at::Tensor current_T = logprobs_T.masked_fill(ignored_T, 0), base_T = reference_T.masked_fill(ignored_T, 0);
   at::Tensor kl_T;
   if (!ratio_T.defined()) {
-    kl_T = kl_estimate(current_T, base_T, algorithm.kl_estimator);
+    kl_T = kl_estimate(current_T, base_T, algorithm.kl_estimator, algorithm.kl_cut);
   } else {  // bounds would bring the bias back that the ratio takes away
     const bool is_k3 = algorithm.kl_estimator == KlEstimator::kK3;
     const at::Tensor minus_d_T = base_T - current_T;
-    const at::Tensor estimate_T = is_k3 ? minus_d_T.exp() - 1 - minus_d_T : kl_estimate(current_T, base_T, algorithm.kl_estimator);
+    const at::Tensor estimate_T = is_k3 ? minus_d_T.exp() - 1 - minus_d_T : kl_estimate(current_T, base_T, algorithm.kl_estimator, 0);
     kl_T = estimate_T * ratio_T.masked_fill(ignored_T, 0);
   }
   KlPenalty result;

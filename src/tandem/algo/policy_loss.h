@@ -28,7 +28,6 @@ struct LossSums {
   double clipped = 0;           ///< tokens whose ratio the clip range cut
   double clipped_dual = 0;      ///< tokens the dual clip cut
   double kl_old = 0;            ///< k1 of old against current: sum of old - current
-  double kl_rollout_train = 0;  ///< k3 of behavior against old
   double ratio_max = 0;
 
   void add(const LossSums& other);
@@ -54,7 +53,8 @@ struct KlPenalty {
 KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm,
                      const at::Tensor& ratio_T = {});
 
-/// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
-at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);
+/// One estimate per token. k3 grows as its tangent where reference - logprob is above 3. A `cut` above 0 bounds it instead, and there it
+/// has no gradient.
+at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator, double cut);
 
 }  // namespace tandem::algo

@@ -17,9 +17,11 @@ std::vector<std::string> known_differences(const RunConfig& c, bool has_experts)
 }
 
 algo::Options resolved_correction(const RunConfig& c, bool has_experts, const std::string& before) {
-  if (c.algo.correction != "auto") return c.algo;
+  using enum algo::Corrects;
+  if (c.schedule.old_logprobs == "rollout") return algo::resolved_correction(c.algo, kNot);
+  if (c.staleness() > 0) return algo::resolved_correction(c.algo, kByWeightsAndMask);
   const bool corrects = before == "token" || !known_differences(c, has_experts).empty();
-  return algo::resolved_correction(c.algo, corrects && c.schedule.old_logprobs != "rollout");
+  return algo::resolved_correction(c.algo, corrects ? kByWeights : kNot);
 }
 
 algo::Algorithm algorithm_of(const RunConfig& c) { return algo::algorithm_of(resolved_correction(c, false)); }

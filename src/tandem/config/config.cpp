@@ -93,7 +93,11 @@ void describe(OptionVisitor& field, CriticOptions& o) {
   field("value_micro_batch_tokens", o.value_micro_batch_tokens, "Packed tokens of one pass of the stage `values`.", at_least(1));
   field("offload", o.offload,
         "The critic is on the device for its stages alone, as placement fully_colocated always has it; the KV cache then leaves, too.");
-  Without of_actor(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens", "lr_steps"});  // one course for both
+  field("bootstrap_truncated", o.bootstrap_truncated,
+        "A response cut at the length limit goes on, for GAE, with the critic's value of the whole text behind its last token; off, it has "
+        "ended there, as in verl.");
+  field("lr", o.train.lr, "Learning rate at its highest; that of train.lr where a recipe does not set it.", at_least(0.0));
+  Without of_actor(field, {"lr", "logprob_micro_batch_tokens", "reference_micro_batch_tokens", "lr_steps"});  // one course for both
   describe(of_actor, o.train);
 }
 

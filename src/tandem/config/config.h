@@ -54,7 +54,8 @@ struct CriticOptions {
   double value_clip = 0.5;
   int64_t value_micro_batch_tokens = 16384;
   bool offload = false;
-  train::Options train{.lr = 1e-5};  ///< as verl's and OpenRLHF's critic
+  bool bootstrap_truncated = false;
+  train::Options train;  ///< lr: load_config gives it train.lr where the recipe names none
 };
 void describe(OptionVisitor& field, CriticOptions& o);
 

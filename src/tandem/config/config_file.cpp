@@ -189,7 +189,11 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
   const OptionList list = list_options(config);
   std::set<std::string> given;
   if (node.IsMap()) apply_yaml(node, "", list, path, given);
-  for (const Setting& s : settings) set_option(find_option(list, s.name, s.where), s.value, s.where);
+  for (const Setting& s : settings) {
+    set_option(find_option(list, s.name, s.where), s.value, s.where);
+    given.insert(s.name);
+  }
+  if (config.algo.advantage == "gae" && !given.contains("critic.lr")) config.critic.train.lr = config.train.lr;
   for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
   if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());
   validate(config, path.empty() ? "options" : path);
@@ -225,14 +229,20 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
                     "kl_coef and kl_target 0");
   if (c.algo.advantage == "distillation" && c.algo.filter_groups)
     throw UserError(where, "algo.filter_groups looks at scores, and distillation does not learn from them", "filter_groups: false");
+  if (c.critic.bootstrap_truncated && c.algo.advantage != "gae")
+    throw UserError(where, "critic.bootstrap_truncated is on, and algo.advantage " + c.algo.advantage + " has no critic",
+                    "algo.advantage: gae, or false");
   if (!c.critic.path.empty() && c.algo.advantage != "gae")
     throw UserError(where, "critic.path names a critic, and algo.advantage " + c.algo.advantage + " has none", "algo.advantage: gae");
   if (c.algo.mini_batches > c.schedule.queue.groups_per_step)
     throw UserError(where,
                     join_text("algo.mini_batches is ", c.algo.mini_batches, "; a batch has ", c.schedule.queue.groups_per_step, " groups"),
                     "at most schedule.groups_per_step");
-  if (c.algo.max_kl > 0 && c.algo.epochs == 1)
-    throw UserError(where, "algo.max_kl ends further epochs on a batch, and there are none", "algo.epochs above 1, or max_kl 0");
+  if (c.algo.max_kl > 0 && c.algo.epochs == 1 && c.algo.mini_batches == 1)
+    throw UserError(where, "algo.max_kl ends further updates on a batch, and there are none",
+                    "algo.epochs or algo.mini_batches above 1, or max_kl 0");
+  if (c.algo.kl_cut > 0 && !c.algo.kl_estimator.starts_with("k3"))
+    throw UserError(where, "algo.kl_cut cuts the estimate k3, and algo.kl_estimator is " + c.algo.kl_estimator, "k3 or k3+, or kl_cut 0");
   const algo::Algorithm algorithm = algorithm_of(c);
   const OldLogprobs old = old_logprobs_of(c, algorithm);
   if (c.algo.max_kl > 0 && (old.loglinear || (c.staleness() > 0 && old.of_stale_rollout)))

@@ -46,6 +46,24 @@ double adapted_kl(const algo::Options& options, double coef, const StepData& ste
   return control.coef;
 }
 
+constexpr double kFade = 0.99;  // of the usual deviation, by step
+
+// What may make scores fall, by what the run does and by what the step has seen.
+std::vector<std::string> causes_of_fall(const config::RunConfig& c, const monitor::Recorder& recorder) {
+  std::vector<std::string> causes;
+  const std::string failed = std::string("reward/") + reward::kFailedPart;
+  const double failed_share = recorder.current(failed), cut_share = recorder.current("data/truncated_fraction");
+  if (failed_share > 0) causes.push_back(join_text("the reward fails (", failed, " ", failed_share, ")"));
+  if (cut_share > 0.2) causes.push_back(join_text("answers are cut at rollout.max_new_tokens (data/truncated_fraction ", cut_share, ")"));
+  causes.push_back(join_text("train.lr ", c.train.lr, " is too high"));
+  if (c.algo.advantage == "gae") causes.push_back(join_text("the critic does not keep up (critic.lr ", c.critic.train.lr, ")"));
+  if (c.algo.advantage == "remax") causes.push_back("greedy answers score far above samples, so that nearly all advantages are negative");
+  if (c.algo.advantage == "reinforce_pp") causes.push_back("answers are compared with the batch, not with their group");
+  if (c.algo.kl_coef == 0 && c.algo.advantage != "distillation") causes.push_back("nothing pulls to the start (algo.kl_coef 0)");
+  if (c.staleness() > 0 && c.algo.correction == "none") causes.push_back("older samples are not corrected (algo.correction none)");
+  return causes;
+}
+
 // A reference of its own, such as a teacher, may have another shape than the actor.
 model::ModelConfig reference_config(const config::RunConfig& config, const model::Layout& layout, const model::ModelConfig& actor) {
   const std::string& path = config.model.ref_model_load_path;
@@ -243,6 +261,7 @@ void RlRun::restore_or_start() {
     const bool found = ledger_.resume(trained_, {needs_start, bring});
     if (config_.algo.kl_target == 0) state.kl_coef.reset();  // what the recipe says now counts
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
+    if (found) algorithm_.usual_deviation = state.usual_deviation;
     is_resumed = found;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {}), state.version});
     if (parts_.ranks.is_first())
@@ -370,6 +389,10 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
+  if (algorithm_.whitens())
+    state.usual_deviation = algorithm_.usual_deviation = std::max(step.deviation, kFade * algorithm_.usual_deviation);
+  const BatchScores scores = scores_of(step.batch);
+  ledger_.score(scores.mean, scores.error, [&] { return causes_of_fall(config_, parts_.recorder); });
   if (step.report.without_signal) {
     const auto has_part = [](const data::Group& group) {
       return std::ranges::any_of(group.samples, [](const data::Sample& sample) { return !sample.parts.empty(); });

@@ -81,15 +81,41 @@ TEST(Advantages, OfReinforcePpAreDiscountedPastTokensThatAreNotTrainable) {
 TEST(Advantages, ThatAreWhitenedHaveMeanZeroAndVarianceOneOverAllParts) {
   std::vector<double> first = {3, 1, 7}, second = {2, 2};
   const std::vector<uint8_t> marks = {1, 0, 1};
-  Moments moments;
-  moments.add(first, marks);
-  moments.add(second, {});
-  whiten(first, marks, moments);
-  whiten(second, {}, moments);
+  const std::vector<WhitenedTokens> batch = {{first, marks}, {second, {}}};
+  EXPECT_NEAR(whiten(batch, 0), std::sqrt(17.0 / 3), 1e-6) << "of 3, 7, 2 and 2";
   EXPECT_EQ(first[1], 1) << "what is not trainable stays";
   const std::vector<double> all = {first[0], first[2], second[0], second[1]};
   EXPECT_NEAR(std::accumulate(all.begin(), all.end(), 0.0), 0, 1e-6);
   EXPECT_NEAR(std::inner_product(all.begin(), all.end(), all.begin(), 0.0) / 3, 1, 1e-6);
+}
+
+TEST(Advantages, OfABatchWithHardlyAnySpreadAreNotBlownUp) {
+  std::vector<double> values = {0.5, 0.5, 0.5, 0.5 + 1e-3}, less = values;
+  EXPECT_NEAR(whiten(std::vector<WhitenedTokens>{{values, {}}}, 0), 5e-4, 1e-8);
+  EXPECT_NEAR(values[3], 1.5, 0.1) << "without a floor a thousandth becomes a unit";
+  EXPECT_NEAR(whiten(std::vector<WhitenedTokens>{{less, {}}}, 0.1), 5e-4, 1e-8);
+  EXPECT_NEAR(less[3], 7.5e-3, 1e-6);
+}
+
+TEST(Advantages, OfScoresWhoseSquaresOverflowAreThoseOfSmallOnes) {
+  for (const Advantage advantage : {Advantage::kGrpo, Advantage::kGrpoPassK})
+    for (const double factor : {1e150, 1e200, 1e300, 1e307, -1e300}) {
+      const Algorithm algorithm{.advantage = advantage, .std_eps = 0};
+      const auto small = compare({-1, 3, 2, 2}, {1, 1, 1, 1}, algorithm),
+                 large = compare({-factor, 3 * factor, 2 * factor, 2 * factor}, {1, 1, 1, 1}, algorithm);
+      for (size_t i = 0; i < small.size() && factor > 0; ++i) EXPECT_NEAR(small[i], large[i], 1e-12) << factor;
+      for (const double each : large) EXPECT_TRUE(std::isfinite(each)) << factor;
+    }
+  std::vector<double> values = {1e200, 3e200, -2e200, 0};
+  whiten(std::vector<WhitenedTokens>{{values, {}}}, 0);
+  EXPECT_NEAR(values[1], 1.2009, 1e-3);
+}
+
+TEST(Advantages, OfGaeGoOnWithTheValueBehindACutAnswer) {
+  const std::vector<double> rewards = {0, 0}, values = {0.5, 0.25};
+  const Algorithm algorithm{.advantage = Advantage::kGae, .gamma = 0.5, .lambda = 0};
+  EXPECT_DOUBLE_EQ(token_advantages({rewards, {}, values, 0.75}, 0, algorithm).returns_T[1], 0.375);
+  EXPECT_DOUBLE_EQ(token_advantages({rewards, {}, values}, 0, algorithm).returns_T[1], 0);
 }
 
 TEST(Advantages, OfGaePassOverTokensThatAreNotTrainable) {

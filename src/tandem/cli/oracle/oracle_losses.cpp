@@ -125,16 +125,16 @@ algo::TokenAdvantages advantages_of(const json& in, const algo::Algorithm& algor
   const std::vector<double> compared = algo::compare_responses({scores, groups, lengths, greedy_scores}, algorithm);
 
   std::vector<algo::TokenAdvantages> rows;
-  algo::Moments moments;
   for (size_t r = 0; r < scores.size(); ++r) {
     const std::vector<double> rewards_T = numbers(in["token_rewards"][r]);
     const std::vector<double> values_T = in.contains("values") ? numbers(in["values"][r]) : std::vector<double>();
     rows.push_back(algo::token_advantages({rewards_T, trainable[r], values_T}, compared[r], algorithm));
-    moments.add(rows.back().advantages_T, trainable[r]);
   }
+  std::vector<algo::WhitenedTokens> batch;
+  for (size_t r = 0; r < rows.size(); ++r) batch.push_back({rows[r].advantages_T, trainable[r]});
+  if (algorithm.whitens()) algo::whiten(batch, 0);
   algo::TokenAdvantages out;
   for (size_t r = 0; r < rows.size(); ++r) {
-    if (algorithm.whitens()) algo::whiten(rows[r].advantages_T, trainable[r], moments);
     out.advantages_T.insert(out.advantages_T.end(), rows[r].advantages_T.begin(), rows[r].advantages_T.end());
     out.returns_T.insert(out.returns_T.end(), rows[r].returns_T.begin(), rows[r].returns_T.end());
   }
@@ -358,11 +358,12 @@ void kl_case(const json& c, Report& report) {
   algo::Algorithm algorithm = algorithm_of(config, in["mask"]);
   algorithm.kl_estimator = algo::kl_estimator_of(config["estimator"]);
   algorithm.kl_coef = 1;
+  algorithm.kl_cut = 10;
   const at::Tensor logprobs_T = tensor(in["logprob"]).requires_grad_(), reference_T = tensor(in["ref_logprob"]);
   const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, scope, algorithm);
   seen.loss.backward();
   Comparison comparison(c);
-  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, algorithm.kl_estimator)),
+  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, algorithm.kl_estimator, algorithm.kl_cut)),
                    numbers(expected["kl_per_token"]), numbers(in["mask"]));
   comparison.equal("kl_loss", {seen.loss.item<double>()}, {expected["kl_loss"]});
   comparison.equal("grad_logprob", numbers(logprobs_T.grad()), numbers(expected["grad_logprob"]));

@@ -2,8 +2,10 @@
 #pragma once
 // What a run keeps of itself, reinforced or supervised: where it stands, its checkpoints, its numbers, its line per step.
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tandem/policy/trained_role.h"
 #include "tandem/runtime/folder/run_folder.h"
@@ -47,6 +49,9 @@ class Ledger {
   LiveLine* live() { return live_ ? &*live_ : nullptr; }
   /// No group of state().step has a signal.
   void without_signal(bool is_scored);
+  /// Scores of state().step: `mean` with its standard error `error`. Warns once a run where the mean of the last few has fallen to half of
+  /// its best; `causes` are clauses that say what may have done it.
+  void score(double mean, double error, const std::function<std::vector<std::string>()>& causes);
   /// What state().step measured between rollout and training, where no correction acts: warns where it is large, once a run.
   void gap(const train::StepReport& report);
   RunSummary summary() const;

@@ -194,6 +194,7 @@ void old_logprobs(StepData& step, const Roles& roles) {
 struct Scored {
   std::vector<double> scores, greedy_scores;
   std::vector<int64_t> groups, lengths, trainable;
+  std::vector<bool> cut;  // at the length limit
 };
 
 // As advantages see it. Errors: UserError for a score that is no finite number.
@@ -221,6 +222,7 @@ Scored scored(const StepData& step, const Roles& roles) {
       out.groups.push_back(value(group.id));
       out.lengths.push_back(roles.bodies.num_tokens(sample.id));
       out.trainable.push_back(is_trainable(sample, roles) ? out.lengths.back() : 0);
+      out.cut.push_back(sample.finish == data::FinishReason::kLength);
     }
   return out;
 }
@@ -234,15 +236,19 @@ void share_rows(const StepData& step, const Roles& roles, TokenValues mine, Toke
 
 void values(StepData& step, const Roles& roles) {
   share_rows(step, roles, values_of_step(planner::StageKind::kValues, step, roles), step.values);
-  for (size_t i : step.mine) step.rows[i].values = step.values[i];
+  for (size_t i : step.mine) {
+    const train::Row& row = step.rows[i];
+    const size_t tokens = std::min(step.values[i].size(), row.response.size());  // none but on the last pipeline stage
+    step.rows[i].values.assign(step.values[i].begin(), step.values[i].begin() + static_cast<std::ptrdiff_t>(tokens));
+  }
 }
 
 // Of one response whose tokens a policy gives these log-probabilities.
-at::Tensor kl_of_tokens(const train::Row& row, std::span<const float> logprobs, algo::KlEstimator estimator) {
+at::Tensor kl_of_tokens(const train::Row& row, std::span<const float> logprobs, algo::KlEstimator estimator, double cut) {
   const auto tensor = [](std::span<const float> values) {
     return at::from_blob(const_cast<float*>(values.data()), {std::ssize(values)}, at::kFloat);
   };
-  return algo::kl_estimate(tensor(logprobs), tensor(row.reference), estimator).contiguous();
+  return algo::kl_estimate(tensor(logprobs), tensor(row.reference), estimator, cut).contiguous();
 }
 
 // What each token is rewarded with beside its response's score: -kl_coef KL(policy || reference), or a teacher's log-probability less the
@@ -258,7 +264,7 @@ std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles
     std::vector<float>& rewards = mine.emplace_back();
     if (row.reference.empty()) continue;  // not the last pipeline stage
     const std::span<const float> logprobs = step.logprobs_before.empty() ? row.behavior : std::span<const float>(step.logprobs_before[i]);
-    const at::Tensor kl_T = kl_of_tokens(row, logprobs, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator);
+    const at::Tensor kl_T = kl_of_tokens(row, logprobs, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator, algorithm.kl_cut);
     rewards.assign(kl_T.data_ptr<float>(), kl_T.data_ptr<float>() + kl_T.numel());
   }
   share_rows(step, roles, std::move(mine), all);
@@ -285,8 +291,13 @@ std::vector<algo::TokenAdvantages> token_advantages(const StepData& step, const 
     std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i])), values_T;
     if (!rewards.empty()) rewards_T.assign(rewards[i].begin(), rewards[i].end());
     if (!rewards_T.empty()) rewards_T.back() += batch.scores[i];
-    if (!step.values.empty()) values_T.assign(step.values[i].begin(), step.values[i].end());
-    out[i] = algo::token_advantages({rewards_T, {}, values_T}, compared[i], roles.algorithm);
+    double value_after = 0;
+    if (!step.values.empty()) {
+      const std::vector<float>& values = step.values[i];
+      values_T.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rewards_T.size()));
+      if (roles.parts.config.critic.bootstrap_truncated && batch.cut[i]) value_after = values.back();
+    }
+    out[i] = algo::token_advantages({rewards_T, {}, values_T, value_after}, compared[i], roles.algorithm);
   }
   return out;
 }
@@ -310,19 +321,23 @@ std::vector<double> host_advantages(const algo::Responses& responses, const Role
   return all;
 }
 
-// Over the trainable tokens of the batch. Where all are alike there is nothing to learn from: they become 0, and not what rounding leaves.
-void whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch) {
-  algo::Moments moments;
+// Over the trainable tokens of the batch; the others get 0. Where all are alike there is nothing to learn from: they become 0, and not what
+// rounding leaves. Nor is a spread that is rounding, beside the values, blown up. Gives the deviation before.
+double whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch, const algo::Algorithm& algorithm) {
+  constexpr double kRounding = 1e-3;  // of the largest value, where whiten_floor is on
+  std::vector<algo::WhitenedTokens> all;
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (batch.trainable[i] == 0) continue;
-    moments.add(tokens[i].advantages_T, {});
+    all.push_back({tokens[i].advantages_T, {}});
     for (const double advantage : tokens[i].advantages_T) low = std::min(low, advantage), high = std::max(high, advantage);
   }
-  for (algo::TokenAdvantages& one : tokens) {
-    if (low < high) algo::whiten(one.advantages_T, {}, moments);
-    else std::ranges::fill(one.advantages_T, 0.0);
-  }
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (batch.trainable[i] == 0 || !(low < high)) std::ranges::fill(tokens[i].advantages_T, 0.0);
+  if (!(low < high)) return 0;
+  if (algorithm.whiten_floor == 0) return algo::whiten(all, 0);
+  const double rounding = kRounding * std::max(std::abs(low), std::abs(high));
+  return algo::whiten(all, std::max(rounding, algorithm.whiten_floor * algorithm.usual_deviation));
 }
 
 // The same on every rank, tokens of other ranks' rows included.
@@ -338,13 +353,17 @@ void advantages(StepData& step, const Roles& roles) {
   const algo::Responses responses{totals, batch.groups, batch.lengths, batch.greedy_scores};
   step.advantages = roles.hooks.advantage ? host_advantages(responses, roles) : algo::compare_responses(responses, algorithm);
   std::vector<algo::TokenAdvantages> tokens = token_advantages(step, roles, batch, rewards, step.advantages);
-  if (algorithm.whitens()) whiten(tokens, batch);
+  if (algorithm.whitens()) step.deviation = whiten(tokens, batch, algorithm);
   if (differs_by_token(algorithm))
     for (size_t i = 0; i < tokens.size(); ++i) {
       const std::vector<double>& of_tokens = tokens[i].advantages_T;
       step.advantages[i] = std::accumulate(of_tokens.begin(), of_tokens.end(), 0.0) / static_cast<double>(of_tokens.size());
     }
   for (const size_t i : step.mine) {
+    const auto too_large = [](double advantage) { return !std::isfinite(static_cast<float>(advantage)); };
+    if (const auto at = std::ranges::find_if(tokens[i].advantages_T, too_large); at != tokens[i].advantages_T.end())
+      throw UserError("reward", join_text("the score ", batch.scores[i], " gives an advantage of ", *at, ", and float32 ends at 3.4e38"),
+                      "smaller scores, such as by reward.scale");
     step.rows[i].advantages.assign(tokens[i].advantages_T.begin(), tokens[i].advantages_T.end());
     step.rows[i].returns.assign(tokens[i].returns_T.begin(), tokens[i].returns_T.end());
   }
@@ -412,7 +431,7 @@ void update(StepData& step, const Roles& roles) {
   if (roles.hooks.loss) loss = train::failing_alike(roles.parts.ranks.side(), roles.hooks.loss);
   for (int64_t number = 0; number < most; ++number) {
     algo::Algorithm algorithm = roles.algorithm;
-    const bool may_stop = updates.max_kl > 0 && number >= updates.mini_batches;  // every row is trained on once
+    const bool may_stop = updates.max_kl > 0 && number > 0;
     if (!may_stop) algorithm.updates.max_kl = 0;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     const double temperature = config.rollout.sampling.temperature;
@@ -427,7 +446,7 @@ void update(StepData& step, const Roles& roles) {
   step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
   step.report.skipped = true;  // so that nothing is measured where no update was made
   if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
-  for (size_t i = 0; i < logprobs.size() && !step.ends.empty(); ++i)  // of rows whose update was not made
+  for (size_t i = 0; i < logprobs.size(); ++i)  // of rows whose update was not made
     if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
   if (beyond.tokens() > 0) step.report.gap_tokens = beyond.tokens(), step.report.gap = beyond.report();
   step.report.logprobs = std::move(logprobs);
@@ -505,6 +524,12 @@ TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> row
   }
   TANDEM_CHECK(stage == planner::StageKind::kValues, "a stage without token values");
   const model::ModelOnRank& model = roles.critic->model();
+  std::vector<std::vector<int32_t>> longer(config.critic.bootstrap_truncated ? rows.size() : 0);
+  for (size_t i = 0; i < longer.size(); ++i) {  // any token more, so that the whole text has a value, too
+    longer[i].assign(rows[i].response.begin(), rows[i].response.end());
+    longer[i].push_back(0);
+    rows[i].response = longer[i];
+  }
   return train::token_values(model.decoder(), model.parameters(), rows, config.critic.value_micro_batch_tokens);
 }
 

@@ -49,9 +49,11 @@ struct StepData {
   data::Batch batch;                             ///< heads: their bodies are in BatchRows
   std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
   std::vector<double> advantages;                ///< one per sample, the mean over its tokens; where this rank trains
-  std::vector<std::vector<float>> values;        ///< of all rows, one per response token, where this rank trains; empty without a critic
+  std::vector<std::vector<float>> values;        ///< of all rows, where this rank trains: one per response token, and under
+                                                 ///< critic.bootstrap_truncated that of the whole text; empty without a critic
   std::vector<std::vector<float>> logprobs_before;  ///< of each of `mine`, by the weights before the update, where rewards read them and
                                                  ///< a stage computed them
+  double deviation = 0;                          ///< of the advantages before they were whitened, where the algorithm whitens
   std::optional<double> kl_reference;            ///< where it is a reward: the mean over responses of the mean over tokens
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains

@@ -21,20 +21,21 @@ namespace {
 
 void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const reward::Options& options) {
   const data::Shaping shaping = options.shaping();
-  double sum = 0, squares = 0, n = 0, greedy = 0, num_greedy = 0;
+  double greedy = 0, num_greedy = 0, n = 0;
   std::map<std::string, double> parts;
   if (options.on_error == "zero") parts[reward::kFailedPart] = 0;
   int64_t flat = 0;
   for (const data::Group& group : batch.groups) {
     for (const data::Sample& s : group.samples) {
-      sum += s.score, squares += s.score * s.score, n += 1;
+      n += 1;
       for (const auto& [name, score] : s.parts) parts[name] += score;
     }
     if (group.greedy) greedy += group.greedy->score, num_greedy += 1;
     flat += data::compares_alike(group, shaping);
   }
-  recorder.set("reward/mean", sum / n);
-  recorder.set("reward/std", std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
+  const BatchScores scores = scores_of(batch);
+  recorder.set("reward/mean", scores.mean);
+  recorder.set("reward/std", scores.deviation);
   if (num_greedy > 0) recorder.set("reward/greedy_mean", greedy / num_greedy);
   for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
@@ -160,6 +161,19 @@ void record_samples(const StepData& step, const Roles& roles) {
 }
 
 }  // namespace
+
+BatchScores scores_of(const data::Batch& batch) {
+  std::vector<double> all;
+  double largest = 0;
+  for (const data::Group& group : batch.groups)
+    for (const data::Sample& s : group.samples) all.push_back(s.score), largest = std::max(largest, std::abs(s.score));
+  const auto n = static_cast<double>(all.size());
+  const double factor = largest > 1e100 ? 1 / largest : 1;  // no sum or square overflows
+  double sum = 0, squares = 0;
+  for (const double score : all) sum += score * factor;
+  for (const double score : all) squares += (score * factor - sum / n) * (score * factor - sum / n);
+  return {sum / n / factor, std::sqrt(squares / n) / factor, std::sqrt(squares) / n / factor};
+}
 
 std::vector<train::Row> fresh_beyond(const StepData& step, const Roles& roles) {
   const auto is_fresh = [&](const data::Sample& s) {

@@ -26,6 +26,12 @@ struct StageSpan {
 /// On rank 0 the spans of all ranks, each in a track of its rank. Collective.
 void record_spans(comm::Group& world, const std::vector<StageSpan>& mine, monitor::Recorder& recorder);
 
+/// Of the scores of a batch: their mean, their deviation, and the standard error of the mean.
+struct BatchScores {
+  double mean, deviation, error;
+};
+BatchScores scores_of(const data::Batch& batch);
+
 /// Metrics of a step whose stages have ended, but for memory and start skew; its samples into the store. Collective.
 void record_step(const StepData& step, const Roles& roles);
 
