@@ -133,7 +133,7 @@ def proximal_weights(folder, most):
     columns = "step, versions, trained_version, logprobs, train_logprobs"
     for step, versions, trained, sampled, now in rf.rows(folder, f"SELECT {columns} FROM samples"):
         count = len(sampled) // 4
-        values = zip(struct.unpack(f"{count}q", versions), struct.unpack(f"{count}f", sampled), struct.unpack(f"{count}f", now))
+        values = zip(rf.token_versions(versions), struct.unpack(f"{count}f", sampled), struct.unpack(f"{count}f", now))
         for version, a, b in values:
             behind = trained + 1 - version
             weights.setdefault(step, []).append(min(most, math.exp((behind - 1) / behind * (b - a))))

@@ -41,7 +41,7 @@ def check_bound(folder, staleness=2):
     trained = {}
     for step, group, trained_version, versions in rf.samples(folder, "step, group_id, trained_version, versions"):
         trained.setdefault(step, set()).add(group)
-        oldest = min((int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8)), default=trained_version)
+        oldest = min(rf.token_versions(versions), default=trained_version)
         assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
     assert [sorted(trained[step]) for step in sorted(trained)] == batches(folder), "another batch than the journal says"
     lags = [line["staleness/lag_max"] for line in rf.all_metrics(folder)]

@@ -95,7 +95,8 @@ class Hostile {
       for (int64_t i = 0; i < 1'000'000; ++i) first.parts.emplace_back("part " + std::to_string(i), 0);
     if (kind_ == "positive") {
       first.logprobs[0] = 0.5;
-      return say(caller_.begin(call::Beat{version_, {{lease.group, lease.number, true, true}}, {}, {group}}));
+      const std::vector<Known> from(group.samples.size());
+      return say(caller_.begin(call::Beat{version_, {{lease.group, lease.number, true, true}}, {}, {group}, from}));
     }
     const std::span<const data::Group> one(&group, 1);
     data::Fields columns = data::fields_of(one);

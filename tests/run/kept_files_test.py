@@ -247,8 +247,15 @@ def check_shared_disk(program, scratch):
     assert header[18:20] == b"\1\1", "a write-ahead log on a shared file system"
     assert (trial.folder / "whole/samples.sqlite").read_bytes()[18:20] == b"\2\2"
     trial.ends_like_whole("nfs", **faulty(scratch, "nfs:/nfs:0:0"))
-    trial.program.done(trial.arguments("bounded", "--set", "run.samples_steps=3"))
-    assert [s for (s,) in rf.rows(trial.folder / "bounded", "SELECT DISTINCT step FROM samples ORDER BY step")] == [6, 7, 8]
+    few = ["--set", "run.samples_steps=3", "--set", "run.samples_every=2"]
+    trial.program.done(trial.arguments("bounded", *few))
+    tokens = rf.rows(trial.folder / "bounded", "SELECT step, min(length(response_ids) > 0), min(response_tokens) FROM samples GROUP BY step")
+    assert [(step, kept) for step, kept, _ in tokens] == [(s, int(s >= 6 or s % 2 == 0)) for s in range(1, 9)], tokens
+    assert all(count > 0 for _, _, count in tokens), tokens
+    heads = "step, group_id, sample_id, score, advantage, finish, parts, group_version, trained_version, response_tokens"
+    assert rf.samples(trial.folder / "bounded", heads) == rf.samples(trial.folder / "whole", heads), "heads stay for every step"
+    trial.program.refused(trial.arguments("replayed", "--replay", trial.folder / "bounded"), 2, "tokens of step 1", "run.samples_steps=0")
+    assert not (trial.folder / "replayed/metrics.jsonl").exists() or not rf.committed_steps(trial.folder / "replayed")
     said("no write-ahead log on a shared file system; run.samples_steps bounds the samples that are kept")
 
 

@@ -107,7 +107,7 @@ return [(1.0 if calls < 4 else 0.01) * (len(set(c)) % 2) for c in completions]""
 
 def a_score_that_falls(root):
     """Says so once, and not again after a resume; a score that only wavers says nothing."""
-    body = f"""path = {str(pathlib.Path(root, 'fall'))!r}
+    body = f"""path = {str(pathlib.Path(root, 'fall-calls'))!r}
 calls = os.path.getsize(path) if os.path.exists(path) else 0
 open(path, 'a').write('.')
 return [float(calls < 40)] * len(completions)"""

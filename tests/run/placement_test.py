@@ -53,7 +53,7 @@ def rows_go_to_those_that_train_them(root):
     checks.check(not pathlib.Path(folder, "samples.d").exists(), "files of parts are left")
     for line in rf.all_metrics(folder):
         step = line["step"]
-        [(bodies,)] = rf.rows(folder, "SELECT sum(length(response_ids) + length(logprobs) + length(kept_mass) + length(versions) + "
+        [(bodies,)] = rf.rows(folder, "SELECT sum(length(response_ids) + length(logprobs) + length(kept_mass) + 8 * response_tokens + "
                               f"length(routes) + length(CAST(response AS BLOB))) FROM samples WHERE step = {step}")
         [(texts, ids)] = rf.rows(folder, "SELECT sum(length(CAST(prompt || answer || data_source AS BLOB))), sum(length(prompt_ids)) "
                                  f"FROM samples WHERE step = {step} AND sample_index = 0")

@@ -193,6 +193,12 @@ def samples(folder, columns="*"):
     return rows(folder, f"SELECT {columns} FROM samples ORDER BY step, group_id, sample_index")
 
 
+def token_versions(runs):
+    """Of each token, from a column `versions` of samples."""
+    pairs = memoryview(runs).cast("q")
+    return [version for version, count in zip(pairs[::2], pairs[1::2]) for _ in range(count)]
+
+
 def evals(folder):
     return rows(folder, "SELECT step, row, prompt, answer, response, score FROM evals ORDER BY step, row, rowid")
 

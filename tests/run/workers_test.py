@@ -54,7 +54,7 @@ def free_address():
 
 def check_bound(folder, staleness):
     for step, group, trained_version, versions in rf.samples(folder, "step, group_id, trained_version, versions"):
-        oldest = min((int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8)), default=trained_version)
+        oldest = min(rf.token_versions(versions), default=trained_version)
         assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
 
 

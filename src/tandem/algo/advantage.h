@@ -51,7 +51,7 @@ struct WhitenedTokens {
   std::span<const uint8_t> trainable_T;  ///< 0: it does not count, and stays; empty: all count
 };
 
-/// Gives the trainable tokens of a batch mean 0 and variance 1; algorithms with whitens() do so. Gives their deviation before. A batch
+/// Gives the trainable tokens of a batch mean 0 and variance 1; an algorithm that `whitens` does so. Gives their deviation before. A batch
 /// whose deviation is below `least` is divided by that instead: what hardly differs teaches hardly anything.
 double whiten(std::span<const WhitenedTokens> batch, double least);
 

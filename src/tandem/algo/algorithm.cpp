@@ -75,6 +75,13 @@ OptionCheck word_or_function(std::vector<std::string> words) {
   };
 }
 
+// What auto of algo.whiten means. ReMax is whitened here, and not at its source: greedy answers score above samples, so that nearly all its
+// advantages are negative, and what is only pushed down drifts (docs/algorithms.md).
+bool is_whitened(Advantage advantage) {
+  using enum Advantage;
+  return advantage == kReinforcePp || advantage == kReinforcePpBaseline || advantage == kGae || advantage == kRemax;
+}
+
 Words<Options> algorithms() {
   // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step. Later work settled on
   // both.
@@ -121,8 +128,11 @@ void describe(OptionVisitor& field, Options& o) {
   field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
         between(0, 1));
+  field("whiten", o.whiten,
+        "Advantages get mean 0 and variance 1 over the tokens of the batch. auto: those of reinforce_pp, reinforce_pp_baseline, gae and remax.",
+        one_of({"auto", "on", "off"}));
   field("whiten_floor", o.whiten_floor,
-        "reinforce_pp, reinforce_pp_baseline, gae: whitening divides by at least this share of the largest deviation of a batch so far "
+        "Whitening divides by at least this share of the largest deviation of a batch so far "
         "(which fades by a hundredth a step), so that a batch with hardly any spread is not blown up; 0 is off, as in verl.",
         between(0, 1));
   field("loss", o.loss,
@@ -221,6 +231,7 @@ Algorithm algorithm_of(const Options& given) {
   algorithm.advantage = names_function(o.advantage) ? Advantage::kGrpo : advantage_of(o.advantage);
   algorithm.gamma = o.gamma;
   algorithm.lambda = o.lambda;
+  algorithm.whitens = o.whiten == "on" || (o.whiten == "auto" && is_whitened(algorithm.advantage));
   algorithm.whiten_floor = o.whiten_floor;
   algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : surrogate_of(o.loss);
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};

@@ -62,6 +62,7 @@ struct Algorithm {
   double std_eps = 1e-6;
   double gamma = 1;   ///< of the rewards to go
   double lambda = 1;  ///< of GAE
+  bool whitens = false;        ///< advantages get mean 0 and variance 1 over the tokens of the batch
   double whiten_floor = 0;     ///< whitening divides by at least this share of the run's deviation; off at 0
   double usual_deviation = 0;  ///< of advantages before they are whitened: the run's so far; 0 before the first batch
   Surrogate surrogate = Surrogate::kClip;
@@ -85,10 +86,6 @@ struct Algorithm {
   /// Whether tokens have rewards beside the score of their response.
   bool rewards_tokens() const { return kl_in_reward || advantage == Advantage::kDistillation; }
   bool needs_critic() const { return advantage == Advantage::kGae; }
-  /// Whether advantages get mean 0 and variance 1 over the tokens of the batch.
-  bool whitens() const {
-    return advantage == Advantage::kReinforcePp || advantage == Advantage::kReinforcePpBaseline || advantage == Advantage::kGae;
-  }
 };
 
 /// What the word auto of `correction` may come to: no correction, token weights, or those with a mask of off-policy sequences.

@@ -15,6 +15,7 @@ struct Options {
   std::string advantage = "grpo";
   double gamma = 1;
   double lambda = 1;
+  std::string whiten = "auto";
   double whiten_floor = 0.1;
   std::string loss = "clip";
   double clip_low = 0.2;

@@ -182,11 +182,11 @@ json sample_json(const data::StoredGroup& stored, size_t index) {
   json parts = json::array();
   for (const auto& [name, number] : sample.parts) parts.push_back({{"name", name}, {"value", number}});
   json out{{"response", sample.text}, {"score", sample.score}, {"advantage", stored.advantages[index]}, {"parts", parts},
-           {"tokens", sample.ids.size()}, {"finish", finish_name(sample.finish)}};
-  if (sample.versions.empty()) return out;
-  const auto [oldest, newest] = std::minmax_element(sample.versions.begin(), sample.versions.end());
-  out["oldest_version"] = *oldest;
-  out["newest_version"] = *newest;
+           {"tokens", stored.told[index].num_tokens}, {"finish", finish_name(sample.finish)},
+           {"has_text", stored.told[index].has_tokens}};
+  if (stored.told[index].num_tokens == 0) return out;
+  out["oldest_version"] = stored.told[index].oldest_version;
+  out["newest_version"] = stored.told[index].newest_version;
   return out;
 }
 

@@ -57,7 +57,10 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
   field("samples_steps", o.samples_steps,
-        "samples.sqlite keeps the samples of so many last steps; 0 keeps all, as --replay wants them.", at_least(0));
+        "samples.sqlite keeps tokens, texts and log-probabilities of the samples of so many last steps; 0 keeps all, as --replay wants "
+        "them. Scores, lengths, versions and the like stay for every step.",
+        at_least(0));
+  field("samples_every", o.samples_every, "It keeps them of every so manieth step, too.", at_least(1));
   field("samples_wait_s", o.samples_wait_s,
         "Seconds for which samples.sqlite may be busy or find no room, while the run goes on with samples in memory; then it ends, saved.",
         at_least(0));

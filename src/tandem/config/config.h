@@ -26,7 +26,8 @@ struct RunOptions {
   std::string kernels = "auto";
   std::string proof = "auto";
   bool parity = false;
-  int64_t samples_steps = 0;
+  int64_t samples_steps = 50;
+  int64_t samples_every = 10;
   double samples_wait_s = 300;
   double fetch_timeout_s = 3600;
 };

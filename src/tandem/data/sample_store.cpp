@@ -17,14 +17,17 @@
 namespace tandem::data {
 namespace {
 
-// Blobs: int32 ids, float32 logprobs, int64 versions, int16 routes, in the byte order of the machine (little-endian wherever Tandem runs).
+// Blobs: int32 ids, float32 logprobs, int16 routes, and versions as runs of two int64, a version and how many tokens it sampled; in the byte
+// order of the machine (little-endian wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or text of
+// tokens. An older Tandem has kept a version for each token, and no response_tokens.
 constexpr const char* kSchema = R"(
 CREATE TABLE IF NOT EXISTS samples (
   step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,
   prompt_row INTEGER NOT NULL, finish TEXT NOT NULL, score REAL, advantage REAL, group_version INTEGER NOT NULL,
   trained_version INTEGER NOT NULL, parts TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, data_source TEXT NOT NULL,
   response TEXT NOT NULL, prompt_ids BLOB NOT NULL, response_ids BLOB NOT NULL, logprobs BLOB NOT NULL, kept_mass BLOB NOT NULL,
-  versions BLOB NOT NULL, routes BLOB NOT NULL, train_logprobs BLOB, PRIMARY KEY (step, group_id, sample_index));
+  versions BLOB NOT NULL, routes BLOB NOT NULL, train_logprobs BLOB, prompt_tokens INTEGER, response_tokens INTEGER,
+  oldest_version INTEGER, newest_version INTEGER, PRIMARY KEY (step, group_id, sample_index));
 CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
 CREATE TABLE IF NOT EXISTS greedy (step INTEGER NOT NULL, group_id INTEGER NOT NULL, score REAL, PRIMARY KEY (step, group_id));
 CREATE TABLE IF NOT EXISTS evals (
@@ -36,32 +39,40 @@ CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIM
 constexpr const char* kInsertSample =
     "INSERT INTO samples (step, group_id, sample_index, sample_id, prompt_row, prompt, prompt_ids, answer, data_source, response, "
     "response_ids, logprobs, kept_mass, versions, routes, train_logprobs, finish, score, advantage, group_version, trained_version, "
-    "parts) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    "parts, prompt_tokens, response_tokens, oldest_version, newest_version) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+// Of the steps from ?1 to ?2, but for every ?3-th. A prompt without ids marks them.
+constexpr const char* kDropTokens =
+    "UPDATE samples SET response = '', prompt_ids = x'', response_ids = x'', logprobs = x'', kept_mass = x'', versions = x'', routes = x'', "
+    "train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL";
 
 constexpr const char* kSelectGroups =
     "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
-    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes FROM samples JOIN page ON "
+    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes, LATER FROM samples JOIN page ON "
     "group_id = page.id WHERE step = ?2 ORDER BY page.place, sample_index";
+// Where the tokens are gone, what is told of them; an older file has them all.
+constexpr const char* kTold = "response_tokens, oldest_version, newest_version";
 
 // Of samples and of answers alike; ?1 is the text. Without one all are found, and nobody reads what they say.
 const char* holds_text(const std::string& text) {
   return text.empty() ? "?1 = ''" : "instr(lower(prompt || char(10) || answer || char(10) || response), lower(?1)) > 0";
 }
 
-std::string group_order(SampleOrder order) {
+std::string group_order(SampleOrder order, bool tells_tokens) {
   switch (order) {
     case SampleOrder::kById: return "group_id";
     case SampleOrder::kLowestScore: return "avg(score), group_id";
     case SampleOrder::kHighestScore: return "avg(score) DESC, group_id";
     case SampleOrder::kWidestSpread: return "max(score) - min(score) DESC, group_id";
-    case SampleOrder::kLongest: return "max(length(response_ids)) DESC, group_id";
+    case SampleOrder::kLongest:
+      return join_text("max(", tells_tokens ? "coalesce(response_tokens, length(response_ids) / 4)" : "length(response_ids)", ") DESC, group_id");
   }
   TANDEM_CHECK(false, "order ", static_cast<int>(order));
 }
 
 // ?2 is the step.
-std::string found_groups(const GroupQuery& query) {
-  return "SELECT group_id AS id, row_number() OVER (ORDER BY " + group_order(query.order) +
+std::string found_groups(const GroupQuery& query, bool tells_tokens) {
+  return "SELECT group_id AS id, row_number() OVER (ORDER BY " + group_order(query.order, tells_tokens) +
          ") AS place FROM samples WHERE step = ?2 GROUP BY group_id HAVING max(" + holds_text(query.text) + ")";
 }
 
@@ -218,9 +229,31 @@ void read_greedy(sqlite3* database, StepId step, std::vector<StoredGroup>& group
   }
 }
 
-// Whether evals say which set a row is of; older files do not.
-bool knows_sets(sqlite3* database) {
-  return Statement(database, "SELECT 1 FROM pragma_table_info('evals') WHERE name = 'eval_set'").next();
+// Older files lack some columns.
+bool has_column(sqlite3* database, const std::string& table, const std::string& column) {
+  return Statement(database, "SELECT 1 FROM pragma_table_info('" + table + "') WHERE name = '" + column + "'").next();
+}
+
+void add_later_columns(sqlite3* database) {
+  if (!has_column(database, "evals", "eval_set")) Statement(database, "ALTER TABLE evals ADD COLUMN eval_set TEXT NOT NULL DEFAULT ''").run();
+  for (const char* column : {"prompt_tokens", "response_tokens", "oldest_version", "newest_version"})
+    if (!has_column(database, "samples", column)) Statement(database, join_text("ALTER TABLE samples ADD COLUMN ", column, " INTEGER")).run();
+}
+
+// A version, and how many tokens in a row are of it.
+std::vector<int64_t> runs_of(std::span<const int64_t> versions) {
+  std::vector<int64_t> runs;
+  for (const int64_t version : versions) {
+    if (runs.empty() || runs[runs.size() - 2] != version) runs.insert(runs.end(), {version, 0});
+    ++runs.back();
+  }
+  return runs;
+}
+
+std::vector<int64_t> versions_of(std::span<const int64_t> runs) {
+  std::vector<int64_t> versions;
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) versions.insert(versions.end(), static_cast<size_t>(runs[i + 1]), runs[i]);
+  return versions;
 }
 
 std::vector<StepSummary> summaries(Statement& rows) {
@@ -237,6 +270,7 @@ Sample read_sample(const Statement& row) {
   sample.logprobs = row.numbers<float>(11);
   sample.kept_mass = row.numbers<float>(12);
   sample.versions = row.numbers<int64_t>(13);
+  if (!row.is_null(20)) sample.versions = versions_of(sample.versions);
   sample.finish = finish_of(row.text(15));
   sample.scored = true;
   sample.score = row.real(16);
@@ -245,18 +279,27 @@ Sample read_sample(const Statement& row) {
   return sample;
 }
 
+ToldSample told_of(const Statement& row, const Sample& sample, bool has_tokens) {
+  if (!has_tokens) return {false, row.integer(20), row.integer(21), row.integer(22)};
+  ToldSample told{true, std::ssize(sample.ids)};
+  if (sample.versions.empty()) return told;
+  const auto [oldest, newest] = std::ranges::minmax(sample.versions);
+  told.oldest_version = oldest, told.newest_version = newest;
+  return told;
+}
+
 }  // namespace
 
 void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
 
-SampleStore::SampleStore(const std::string& path, int64_t keep_steps)
-    : path_(path), keep_steps_(keep_steps), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)),
+SampleStore::SampleStore(const std::string& path, const KeptTokens& kept)
+    : path_(path), kept_(kept), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)),
       has_log_(!is_shared(path)) {
   char* reason = nullptr;
   const std::string mode = has_log_ ? "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                                     : "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;";
   if (sqlite3_exec(database_.get(), (mode + kSchema).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
-    if (!knows_sets(database_.get())) Statement(database_.get(), "ALTER TABLE evals ADD COLUMN eval_set TEXT NOT NULL DEFAULT ''").run();
+    add_later_columns(database_.get());
     sqlite3_busy_timeout(database_.get(), kWriterWait_ms);
     return;
   }
@@ -281,18 +324,22 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
       TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
       insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id));
       insert.bind(prompt.row).bind(prompt.text).bind(prompt.ids).bind(prompt.answer).bind(prompt.data_source);
-      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(sample.versions).bind(sample.routes);
+      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(runs_of(sample.versions)).bind(sample.routes);
       if (train_logprobs.empty()) insert.bind_null();
       else insert.bind(train_logprobs[row]);
       insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);
       insert.bind(value(group.version)).bind(value(batch.version)).bind(parts_text(sample));
+      insert.bind(std::ssize(prompt.ids)).bind(std::ssize(sample.ids));
+      if (sample.versions.empty()) insert.bind_null().bind_null();
+      else insert.bind(std::ranges::min(sample.versions)).bind(std::ranges::max(sample.versions));
       insert.run();
     }
   }
   TANDEM_CHECK(row == advantages.size(), row, " samples but ", advantages.size(), " advantages");
-  if (keep_steps_ > 0)
-    for (const char* table : {"samples", "greedy"}) drop_rows(database_.get(), table, "<=", StepId{value(batch.step) - keep_steps_});
+  const int64_t last = kept_.last_steps > 0 ? value(batch.step) - kept_.last_steps : 0;
+  if (last > 0) Statement(database_.get(), kDropTokens).bind(std::min(thinned_to_ + 1, last)).bind(last).bind(kept_.every_steps).run();
   transaction.commit();
+  thinned_to_ = std::max(last, int64_t{0});
 }
 
 void SampleStore::append_evals(StepId step, std::span<const EvalAnswer> answers) {
@@ -327,6 +374,11 @@ void SampleStore::adopt(const std::string& path) {
   // Where it cannot, the next call does.
   const auto detach = [&] { sqlite3_exec(database, "DETACH other", nullptr, nullptr, nullptr); };
   detach();
+  try {
+    SampleStore with_all_columns(path);
+  } catch (const UserError& e) {
+    throw PeerError(e.what());
+  }
   Statement(database, "ATTACH ? AS other").bind(std::string_view(path)).run();
   try {
     Transaction transaction(database);
@@ -414,7 +466,8 @@ SampleReader::SampleReader(const std::string& path) : path_(path) {
   }
   if (code != SQLITE_OK)
     throw UserError(path, std::string("is no sample store: ") + sqlite3_errmsg(database_.get()), "give the run folder of a Tandem run");
-  set_column_ = knows_sets(database_.get()) ? "eval_set" : "''";
+  set_column_ = has_column(database_.get(), "evals", "eval_set") ? "eval_set" : "''";
+  tells_tokens_ = has_column(database_.get(), "samples", "response_tokens");
 }
 
 std::vector<StepSummary> SampleReader::steps() const {
@@ -425,7 +478,8 @@ std::vector<StepSummary> SampleReader::steps() const {
 
 std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t first, int64_t count) const {
   Statement row(database_.get(),
-                "WITH page AS (" + found_groups(query) + " ORDER BY place LIMIT ?3 OFFSET ?4) " + kSelectGroups);
+                "WITH page AS (" + found_groups(query, tells_tokens_) + " ORDER BY place LIMIT ?3 OFFSET ?4) " +
+                    replaced(kSelectGroups, "LATER", tells_tokens_ ? kTold : "NULL, NULL, NULL"));
   row.bind(std::string_view(query.text)).bind(value(query.step)).bind(count).bind(first);
   std::vector<StoredGroup> out;
   while (row.next()) {
@@ -437,7 +491,8 @@ std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t f
       stored.group.version = PolicyVersion{row.integer(6)};
       stored.trained_version = PolicyVersion{row.integer(7)};
     }
-    out.back().group.samples.push_back(read_sample(row));
+    const Sample& sample = out.back().group.samples.emplace_back(read_sample(row));
+    out.back().told.push_back(told_of(row, sample, !out.back().group.prompt.ids.empty()));
     out.back().train_logprobs.push_back(row.numbers<float>(14));
     out.back().advantages.push_back(row.real(17));
   }
@@ -446,7 +501,7 @@ std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t f
 }
 
 int64_t SampleReader::num_groups(const GroupQuery& query) const {
-  Statement row(database_.get(), "SELECT count(*) FROM (" + found_groups(query) + ")");
+  Statement row(database_.get(), "SELECT count(*) FROM (" + found_groups(query, tells_tokens_) + ")");
   row.bind(std::string_view(query.text)).bind(value(query.step));
   return row.next() ? row.integer(0) : 0;
 }
@@ -460,11 +515,20 @@ Batch SampleReader::batch(StepId step) const {
                                                  std::to_string(value(all.back().step));
     throw UserError(path_, "has no samples of step " + std::to_string(value(step)), remedy);
   }
+  if (stored.front().group.prompt.ids.empty())
+    throw UserError(path_, join_text("has no tokens of step ", value(step), " any more"), "a run with run.samples_steps 0, which keeps all");
   Batch batch;
   batch.step = step;
   batch.version = stored.front().trained_version;
   for (StoredGroup& it : stored) batch.groups.push_back(std::move(it.group));
   return batch;
+}
+
+std::vector<StepId> SampleReader::whole_steps() const {
+  Statement rows(database_.get(), "SELECT step FROM samples GROUP BY step HAVING min(length(prompt_ids)) > 0 ORDER BY step");
+  std::vector<StepId> steps;
+  while (rows.next()) steps.push_back(StepId{rows.integer(0)});
+  return steps;
 }
 
 std::vector<StepSummary> SampleReader::eval_steps(double right_at) const {

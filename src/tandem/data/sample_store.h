@@ -28,6 +28,13 @@ struct CloseDatabase {
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 
+/// Which steps keep the tokens of their samples, with their texts, log-probabilities, versions and routes: the last ones, and each
+/// `every_steps`-th. The rest of a row stays for every step.
+struct KeptTokens {
+  int64_t last_steps = 0;  ///< 0: all steps
+  int64_t every_steps = 10;
+};
+
 /// Writes. One transaction per call, in write-ahead mode, so that readers of other processes never wait. On a file system that several
 /// machines share there is no write-ahead log, which needs shared memory: readers and the writer wait for each other there.
 ///
@@ -37,8 +44,8 @@ using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 ///            (disk full, busy), after which nothing of that call is in the file.
 class SampleStore {
  public:
-  /// `keep_steps`: samples of steps before the last so many go when others are appended; 0 keeps all.
-  explicit SampleStore(const std::string& path, int64_t keep_steps = 0);
+  /// What `kept` does not name goes when a later step is appended.
+  explicit SampleStore(const std::string& path, const KeptTokens& kept = {});
 
   /// The samples of `batch.step`, replacing any rows of that step. `advantages` holds one number per sample, in the order
   /// groups, then samples. Of a greedy answer the score is kept. `train_logprobs`, if not empty, one vector per sample in the same order.
@@ -58,7 +65,8 @@ class SampleStore {
 
  private:
   std::string path_;
-  int64_t keep_steps_;
+  KeptTokens kept_;
+  int64_t thinned_to_ = 0;  // steps up to it have lost the tokens that are not kept
   Database database_;
   bool has_log_;  // ahead of the file
 };
@@ -67,11 +75,19 @@ class SampleStore {
 /// `patience_s`; what it has not seen by then counts as right. Errors: PeerError for what may pass, such as a disk that cannot be read.
 std::string sample_store_fault(const std::string& path, double patience_s);
 
+/// What a store tells of a sample's tokens, also once they are gone.
+struct ToldSample {
+  bool has_tokens = true;  ///< and the text
+  int64_t num_tokens = 0;
+  int64_t oldest_version = 0, newest_version = 0;  ///< of its tokens
+};
+
 /// A group as it was trained, with what the trainer made of it.
 struct StoredGroup {
   Group group;
   PolicyVersion trained_version{};                  ///< version before the update; lag = this - group.version
   std::vector<double> advantages;                   ///< one per sample
+  std::vector<ToldSample> told;                     ///< one per sample
   std::vector<std::vector<float>> train_logprobs;   ///< one per sample; empty where none were stored
 };
 
@@ -138,6 +154,8 @@ class SampleReader {
   explicit SampleReader(const std::string& path);
 
   std::vector<StepSummary> steps() const;
+  /// Those whose samples have their tokens, rising.
+  std::vector<StepId> whole_steps() const;
   /// Groups [first, first + count) of those asked for, in their order; fewer at the end.
   std::vector<StoredGroup> groups(const GroupQuery& query, int64_t first, int64_t count) const;
   int64_t num_groups(const GroupQuery& query) const;
@@ -155,6 +173,7 @@ class SampleReader {
  private:
   std::string path_;
   Database database_;
+  bool tells_tokens_ = true;  // older files have no columns for it
   std::string set_column_;  // in SQL; '' for the rows of a Tandem that did not keep sets
 };
 

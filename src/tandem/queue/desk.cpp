@@ -77,19 +77,23 @@ std::string Desk::fault_of(const call::Beat& beat) const {
     return join_text("a beat that names ", all, " groups");
   std::set<GroupId> named;
   size_t next = 0;
+  auto from = beat.from.begin();
   for (const Standing& each : beat.leases) {
     if (!named.insert(each.group).second) return join_text("group ", value(each.group), " stands twice in a beat");
     if (!each.is_reported) continue;
     if (next == beat.begun.size() || beat.begun[next].id != each.group) return join_text("no tokens of group ", value(each.group));
     const data::Group& begun = beat.begun[next++];
     if (!queue.fits(begun, false)) return join_text("group ", value(each.group), " lacks samples");
-    if (!limits_) continue;
     for (const data::Sample& sample : begun.samples) {
-      const std::string fault = fault_of_tokens(sample, 0, PolicyVersion{0}, queue.version(), of_begun);
+      if (from == beat.from.end()) return join_text("no place for the tokens of group ", value(each.group));
+      const Known known = *from++;
+      const std::string fault = limits_ ? fault_of_tokens(sample, 0, PolicyVersion{0}, queue.version(), of_begun) : "";
       if (!fault.empty()) return join_text("group ", value(each.group), ' ', fault);
+      if (known.tokens < 0 || known.routes < 0 || known.tokens > of_begun.response_tokens - std::ssize(sample.ids))
+        return join_text("group ", value(each.group), " goes on behind token ", known.tokens, ", of at most ", of_begun.response_tokens);
     }
   }
-  return next == beat.begun.size() ? "" : "tokens of a group that is not reported";
+  return next == beat.begun.size() && from == beat.from.end() ? "" : "tokens of a group that is not reported";
 }
 
 std::string Desk::fault_of(const call::Commit& commit, const Client& client) const {
@@ -364,14 +368,22 @@ void Desk::fill(answer::Leased& leased) const {
 std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s) {
   std::vector<GroupId> over = controller_.beat(worker, beat.version, beat.leases, now_s);
   const std::set<GroupId> ended(over.begin(), over.end());
-  size_t next = 0;
+  size_t next = 0, sample = 0;
   for (const Standing& each : beat.leases) {
     if (!each.is_reported) continue;
     const data::Group& group = beat.begun[next++];
+    const auto from = std::span(beat.from).subspan(sample, group.samples.size());
+    sample += group.samples.size();
     if (ended.contains(group.id)) continue;
     Begun& begun = begun_[group.id];
-    counters_.went_on += num_tokens(group) > num_tokens(begun.group);
-    begun = {each.lease, group, true};
+    const int64_t before = num_tokens(begun.group);
+    if (begun.lease != each.lease) begun = {each.lease, {group.id, {}, group.version, std::vector<data::Sample>(group.samples.size())}};
+    bool fits = true;
+    for (size_t i = 0; i < group.samples.size(); ++i) fits &= append(begun.group.samples[i], group.samples[i], from[i]);
+    begun.group.version = group.version, begun.group.greedy = group.greedy;
+    counters_.went_on += num_tokens(begun.group) > before;
+    begun.is_news = true;
+    if (!fits) begun_.erase(group.id);  // then another begins it anew
   }
   for (const GroupId group : beat.finished)
     if (const auto found = bodies_.find(group); found == bodies_.end() || found->second.store != store) over.push_back(group);

@@ -161,7 +161,7 @@ class Desk {
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, Body> bodies_;         // of finished groups
   struct Begun {
-    LeaseNumber lease{};
+    LeaseNumber lease = kNoLease;
     data::Group group;
     bool is_news = false;   // to Reports
   };

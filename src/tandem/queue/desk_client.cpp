@@ -124,11 +124,27 @@ std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version, int64_t
 std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                          std::vector<data::Group> begun) {
   call::Beat beat{version, {leases.begin(), leases.end()}, {}, std::move(begun)};
+  std::map<GroupId, Told> telling;
+  auto group = beat.begun.begin();
+  for (const Standing& each : leases) {
+    if (!each.is_reported || group == beat.begun.end()) continue;
+    telling[group->id] = told_of(*group, each.lease);
+    const auto before = told_.find(group->id);
+    const bool goes_on = before != told_.end() && before->second.lease == each.lease;
+    const std::vector<Known> from = cut(*group++, goes_on ? &before->second : nullptr);
+    beat.from.insert(beat.from.end(), from.begin(), from.end());
+  }
   std::vector<GroupId> over;
   for (const GroupId group : finished) (kept_.contains(group) ? beat.finished : over).push_back(group);
   const What what = ask(std::move(beat));
-  if (const auto* known = std::get_if<answer::Over>(&what)) over.insert(over.end(), known->groups.begin(), known->groups.end());
-  else for (const Standing& each : leases) over.push_back(each.group);
+  if (const auto* known = std::get_if<answer::Over>(&what)) {
+    over.insert(over.end(), known->groups.begin(), known->groups.end());
+    for (auto& [id, told] : telling) told_[id] = std::move(told);
+  } else {
+    for (const Standing& each : leases) over.push_back(each.group);
+    told_.clear();
+  }
+  for (const GroupId id : over) told_.erase(id);
   drop(over);
   return over;
 }
@@ -140,6 +156,7 @@ std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vect
   for (const data::Group& head : heads) {
     groups.push_back(head.id);
     TANDEM_CHECK(!kept_.contains(head.id), "group ", value(head.id), " is put twice");
+    told_.erase(head.id);
   }
   store_.put(samples_of(groups), std::move(bodies));
   const What what = ask(call::Put{{leases.begin(), leases.end()}, std::move(heads), std::move(measures)});

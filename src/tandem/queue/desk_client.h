@@ -3,6 +3,7 @@
 // The client of a controller that has a desk, whatever lies between.
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -78,6 +79,7 @@ class DeskClient final : public Client {
   Caller caller_;
   PolicyVersion newest_{0};
   int64_t group_size_ = 1;
+  std::map<GroupId, Told> told_;  // of unfinished ones: what the desk has
   std::set<GroupId> kept_;  // finished ones, whose bodies are in the store
   std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store
   int64_t weights_checksum_ = 0;

@@ -11,7 +11,7 @@
 namespace tandem::queue {
 namespace {
 
-constexpr int64_t kCallMagic = 0x336c6c6143516454;    // "TdQCall3"
+constexpr int64_t kCallMagic = 0x346c6c6143516454;    // "TdQCall4"
 constexpr int64_t kOfAnyVersion = 0x00ffffffffffffff;  // of a magic number: all but its last letter
 constexpr int64_t kAnswerMagic = 0x3172776e41516454;  // "TdQAnwr1"
 

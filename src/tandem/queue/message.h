@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tandem/queue/controller.h"
+#include "tandem/queue/news.h"
 
 namespace tandem::queue {
 
@@ -48,8 +49,9 @@ struct Beat {
   PolicyVersion version{};
   std::vector<Standing> leases;
   std::vector<GroupId> finished;  ///< of which it has the bodies
-  std::vector<data::Group> begun;  ///< of leases that are reported: the tokens so far
-  static void each(auto& m, auto&& field) { field(m.version), field(m.leases), field(m.finished), field(m.begun); }
+  std::vector<data::Group> begun;  ///< of leases that are reported: the tokens that are new since the last beat
+  std::vector<Known> from = {};    ///< behind what each of their samples goes on
+  static void each(auto& m, auto&& field) { field(m.version), field(m.leases), field(m.finished), field(m.begun), field(m.from); }
 };
 /// Heads of finished groups, each with its lease.
 struct Put {

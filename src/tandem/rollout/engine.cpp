@@ -184,7 +184,7 @@ std::optional<data::FinishReason> Engine::append(Active& active, const Drawn& dr
   data::Sample& sample = active.sample;
   sample.ids.push_back(drawn.token);
   sample.logprobs.push_back(drawn.logprob);
-  sample.kept_mass.push_back(drawn.kept_mass);
+  if (request.sampling.filters()) sample.kept_mass.push_back(drawn.kept_mass);
   sample.versions.push_back(value(version_));
   const bool listed = std::ranges::find(request.stop_ids, drawn.token) != request.stop_ids.end();
   const bool stop_text = active.stop && active.stop->stops_after(drawn.token);

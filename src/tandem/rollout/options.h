@@ -32,6 +32,9 @@ struct Sampling {
   int64_t top_k = 0;
   int64_t max_new_tokens = 256;
   bool ignore_eos = false;
+
+  /// Whether some tokens are never drawn, however likely they are.
+  bool filters() const { return top_p < 1 || top_k > 0; }
 };
 
 inline void describe(OptionVisitor& field, Sampling& o) {

@@ -148,7 +148,7 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   check_contexts();
   if (request.hooks.reward && config::scores_in_stage(config_))
     throw UserError("reward", "is a function, and the recipe's reward is a model in a stage of its own", "reward.rule without a model");
-  if (request.hooks.advantage && (algorithm_.whitens() || algorithm_.rewards_tokens() || algorithm_.advantage == algo::Advantage::kRemax))
+  if (request.hooks.advantage && (algorithm_.whitens || algorithm_.rewards_tokens() || algorithm_.advantage == algo::Advantage::kRemax))
     throw UserError("advantage", "gives a number for each response, and algo.advantage is " + config_.algo.advantage + ", of tokens",
                     "algo.advantage: grpo, and no KL in the reward");
   if (config_.schedule.routing_replay && actor_.route_width() == 0)
@@ -389,7 +389,7 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
-  if (algorithm_.whitens())
+  if (algorithm_.whitens)
     state.usual_deviation = algorithm_.usual_deviation = std::max(step.deviation, kFade * algorithm_.usual_deviation);
   const BatchScores scores = scores_of(step.batch);
   ledger_.score(scores.mean, scores.error, [&] { return causes_of_fall(config_, parts_.recorder); });

@@ -268,6 +268,7 @@ void Job::wake(const std::shared_ptr<Worker>& worker) {
         data::Group& begun = beat.begun.emplace_back(data::Group{group, {}, {}, std::vector<data::Sample>(static_cast<size_t>(size))});
         for (int64_t i = 0; i < size; ++i) begun.samples[static_cast<size_t>(i)].id = data::sample_id(group, size, i);
         begun.samples[0].versions = {*held.first_version};
+        beat.from.resize(beat.from.size() + begun.samples.size());
       }
       beat.leases.push_back({group, held.lease.number, held.first_version.has_value(), held.is_reported});
     }

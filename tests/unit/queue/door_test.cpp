@@ -284,6 +284,7 @@ TEST(Door, AnAnswerHasABound) {
     data::Sample sample{.id = data::sample_id(leases[static_cast<size_t>(i)].group, 1, 0)};
     sample.ids.resize(kTokens), sample.logprobs.resize(kTokens), sample.versions.resize(kTokens);
     beat.begun.push_back({leases[static_cast<size_t>(i)].group, {}, {}, {sample}});
+    beat.from.emplace_back();
     (void)desk.answer({{}, first, ++number, beat}, 0);
   }
   EXPECT_EQ(desk.counters().went_on, kGroups);

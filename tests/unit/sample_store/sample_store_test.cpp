@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <limits>
 
 #include "tandem/base/error.h"
@@ -143,6 +144,101 @@ TEST_F(SampleStoreTest, TheScoreOfAGreedyAnswerIsKeptBesideItsGroup) {
   SampleStore(path_).append(batch, std::vector<double>(6, 0.0));  // a resume goes on in it
   EXPECT_TRUE(SampleReader(path_).batch(StepId{4}).groups.at(1).greedy);
 }
+
+int64_t whole_file_bytes(const std::string& path) {
+  int64_t bytes = 0;
+  for (const char* of : {"", "-wal"})
+    if (fs::exists(path + of)) bytes += static_cast<int64_t>(fs::file_size(path + of));
+  return bytes;
+}
+
+TEST_F(SampleStoreTest, TokensGoAndTheRestOfARowStays) {
+  for (const bool later : {false, true}) {  // by a store from the start, or by one that comes later and keeps less
+    fs::remove(path_);
+    {
+      SampleStore store(path_, later ? KeptTokens{} : KeptTokens{.last_steps = 3, .every_steps = 4});
+      for (int64_t step = 1; step <= 9; ++step) store.append(batch_of(step), std::vector<double>(6, 0.5));
+    }
+    if (later) SampleStore(path_, {.last_steps = 3, .every_steps = 4}).append(batch_of(9), std::vector<double>(6, 0.5));
+    const SampleReader reader(path_);
+    EXPECT_EQ(reader.steps().size(), 9u);
+    EXPECT_EQ(reader.whole_steps(), (std::vector<StepId>{StepId{4}, StepId{7}, StepId{8}, StepId{9}}));
+    expect_same(reader.batch(StepId{4}), batch_of(4));
+    expect_same(reader.batch(StepId{8}), batch_of(8));
+    EXPECT_THROW((void)reader.batch(StepId{5}), UserError);
+    const StoredGroup gone = reader.groups({StepId{5}, "", SampleOrder::kLongest}, 0, 10).at(0);
+    const Sample kept = batch_of(5).groups[0].samples[1];
+    const Sample& sample = gone.group.samples.at(1);
+    EXPECT_EQ(gone.group.prompt.text, batch_of(5).groups[0].prompt.text);
+    EXPECT_EQ(sample.finish, kept.finish);
+    EXPECT_EQ(sample.score, kept.score);
+    EXPECT_EQ(sample.parts, kept.parts);
+    EXPECT_TRUE(sample.text.empty() && sample.ids.empty() && sample.logprobs.empty() && sample.versions.empty());
+    const ToldSample& told = gone.told.at(1);
+    EXPECT_FALSE(told.has_tokens);
+    EXPECT_EQ(told.num_tokens, 3);
+    EXPECT_EQ(told.oldest_version, 3);
+    EXPECT_EQ(told.newest_version, 4);
+    EXPECT_TRUE(reader.groups({StepId{9}}, 0, 1).at(0).told.at(0).has_tokens);
+    EXPECT_EQ(reader.num_groups({StepId{5}, "answer"}), 0) << "a text that is gone is not found";
+  }
+}
+
+TEST_F(SampleStoreTest, AFileOfBeforeHasAVersionForEachToken) {
+  { SampleStore(path_).append(batch_of(2), std::vector<double>(6, 0.0)); }
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  const char* as_before =
+      "UPDATE samples SET versions = x'000000000000000000000000000000000100000000000000';"
+      "ALTER TABLE samples DROP COLUMN prompt_tokens; ALTER TABLE samples DROP COLUMN response_tokens;"
+      "ALTER TABLE samples DROP COLUMN oldest_version; ALTER TABLE samples DROP COLUMN newest_version";
+  ASSERT_EQ(sqlite3_exec(database, as_before, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(database);
+  sqlite3_close(database);
+  expect_same(SampleReader(path_).batch(StepId{2}), batch_of(2));
+  {
+    SampleStore store(path_, {.last_steps = 1, .every_steps = 100});
+    for (const int64_t step : {3, 4, 5}) store.append(batch_of(step), std::vector<double>(6, 0.0));
+  }
+  const SampleReader reader(path_);
+  expect_same(reader.batch(StepId{2}), batch_of(2));
+  expect_same(reader.batch(StepId{5}), batch_of(5));
+  EXPECT_EQ(reader.whole_steps(), (std::vector<StepId>{StepId{2}, StepId{5}})) << "what does not tell its tokens keeps them";
+}
+
+// As a run's samples are: ids that hardly repeat, a text of four characters a token.
+Batch long_batch(int64_t step, int64_t samples, int64_t tokens) {
+  Batch batch{StepId{step}, PolicyVersion{step - 1}, {}};
+  for (int64_t g = 0; g < samples; ++g) {
+    Group& group = batch.groups.emplace_back();
+    group.id = GroupId{step * samples + g};
+    group.prompt = {g, std::string(800, 'q'), std::vector<int32_t>(200, 5), "15", "sums"};
+    Sample& sample = group.samples.emplace_back();
+    sample.id = sample_id(group.id, 1, 0);
+    for (int64_t t = 0; t < tokens; ++t) sample.ids.push_back(static_cast<int32_t>((t * 7919 + g * 31 + step) % 151936));
+    sample.logprobs.assign(static_cast<size_t>(tokens), -0.5f);
+    sample.versions.assign(static_cast<size_t>(tokens), step - 1);
+    sample.text = std::string(static_cast<size_t>(4 * tokens), 'x');
+  }
+  return batch;
+}
+
+// 200 steps of 128 answers of 2,048 tokens, by what run.samples_steps and run.samples_every are by default; a thirty-second part in every
+// run of the tests, all of it by --gtest_also_run_disabled_tests.
+void expect_under_a_gigabyte(const std::string& path, int64_t samples) {
+  {
+    SampleStore store(path, {.last_steps = 50, .every_steps = 10});
+    const std::vector<double> advantages(static_cast<size_t>(samples), 0.5);
+    for (int64_t step = 1; step <= 200; ++step) {
+      const std::vector<std::vector<float>> train(static_cast<size_t>(samples), std::vector<float>(2048, -0.5f));
+      store.append(long_batch(step, samples, 2048), advantages, train);
+      if (step % 20 == 0) store.flush();
+    }
+  }
+  std::cout << "200 steps of " << samples << " answers of 2,048 tokens: " << whole_file_bytes(path) << " bytes\n";
+  EXPECT_LT(whole_file_bytes(path), 1'000'000'000 * samples / 128);
+}
+TEST_F(SampleStoreTest, ALongRunByDefaultTakesLessThanAGigabyteAThirtySecondPart) { expect_under_a_gigabyte(path_, 4); }
+TEST_F(SampleStoreTest, DISABLED_ALongRunByDefaultTakesLessThanAGigabyte) { expect_under_a_gigabyte(path_, 128); }
 
 // The disk takes no byte more, then it does.
 TEST_F(SampleStoreTest, AFlushThatFailedStandsInNobodysWay) {

@@ -104,6 +104,7 @@ export class SampleBrowser {
     for (const part of sample.parts) meta.push(fact(part.name, number(part.value)));
     meta.push(fact('tokens', sample.tokens), fact('ended by', sample.finish));
     if (sample.oldest_version !== sample.newest_version) meta.push(fact('sampled by versions', `${sample.oldest_version} to ${sample.newest_version}`));
-    return element('div', { class: 'card sample' }, element('div', { class: 'meta' }, ...meta), element('pre', { class: 'text' }, sample.response));
+    return element('div', { class: 'card sample' }, element('div', { class: 'meta' }, ...meta), element('pre', { class: 'text' },
+        sample.has_text ? sample.response : '(the text of this step was not kept: run.samples_steps)'));
   }
 }

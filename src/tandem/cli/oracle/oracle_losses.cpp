@@ -132,7 +132,7 @@ algo::TokenAdvantages advantages_of(const json& in, const algo::Algorithm& algor
   }
   std::vector<algo::WhitenedTokens> batch;
   for (size_t r = 0; r < rows.size(); ++r) batch.push_back({rows[r].advantages_T, trainable[r]});
-  if (algorithm.whitens()) algo::whiten(batch, 0);
+  if (algorithm.whitens) algo::whiten(batch, 0);
   algo::TokenAdvantages out;
   for (size_t r = 0; r < rows.size(); ++r) {
     out.advantages_T.insert(out.advantages_T.end(), rows[r].advantages_T.begin(), rows[r].advantages_T.end());
@@ -147,6 +147,7 @@ void advantages_case(const json& c, Report& report) {
   algo::Algorithm algorithm;
   algorithm.advantage = algo::advantage_of(estimator == "grpo" && !config.value("norm_by_std", true) ? "dr_grpo" : estimator);
   algorithm.std_eps = config.value("eps", algorithm.std_eps);
+  algorithm.whitens = estimator.starts_with("reinforce_pp");
   algorithm.gamma = config.value("gamma", 1.0);
   if (config.value("f_norm", 1.0) != 1 || (estimator == "grpo_passk" && !config.value("norm_by_std", true)))
     return report.skip(c["name"], "a form of " + estimator + " that nobody published");
@@ -159,6 +160,7 @@ void advantages_case(const json& c, Report& report) {
 void gae_case(const json& c, Report& report) {
   algo::Algorithm algorithm;
   algorithm.advantage = algo::Advantage::kGae;
+  algorithm.whitens = true;
   algorithm.gamma = c["config"]["gamma"];
   algorithm.lambda = c["config"]["lam"];
   const algo::TokenAdvantages seen = advantages_of(c["inputs"], algorithm);

@@ -55,10 +55,11 @@ class Statement {
     bound_ = 0;
   }
 
+  bool is_null(int column) const { return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL; }
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
   /// NaN where SQLite, which has no NaN, holds NULL.
   double real(int column) const {
-    if (sqlite3_column_type(statement_.get(), column) == SQLITE_NULL) return std::numeric_limits<double>::quiet_NaN();
+    if (is_null(column)) return std::numeric_limits<double>::quiet_NaN();
     return sqlite3_column_double(statement_.get(), column);
   }
   std::string text(int column) const {

@@ -177,7 +177,7 @@ SampleWriter::SampleWriter(const std::string& path, const config::RunOptions& op
       parts_dir_(parts_dir(std::filesystem::path(path).parent_path().string())),
       adopted_(path + ".adopted"),
       wait_s_(options.samples_wait_s),
-      store_(path, options.samples_steps) {
+      store_(path, {options.samples_steps, options.samples_every}) {
   std::error_code ignored;
   std::filesystem::remove_all(parts_dir_, ignored);
   std::filesystem::remove(adopted_, ignored);

@@ -35,9 +35,15 @@ class Replay final : public SampleSource {
 
 Replay::Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop)
     : reader_(run_dir + "/samples.sqlite"), ranks_(ranks), bodies_(bodies), stop_(std::move(stop)) {
-  if (const auto has = std::ssize(reader_.steps()); has < steps)
-    throw UserError("--replay " + run_dir, join_text("has the samples of ", has, " steps, run.steps is ", steps),
-                    join_text("--steps ", has, " at most"));
+  const std::vector<data::StepId> whole = reader_.whole_steps();
+  int64_t has = 0;  // steps from the first on
+  while (has < std::ssize(whole) && value(whole[static_cast<size_t>(has)]) == has + 1) ++has;
+  if (has >= steps) return;
+  const bool is_thinned = std::ssize(reader_.steps()) > has;
+  throw UserError("--replay " + run_dir,
+                  join_text("lacks the ", is_thinned ? "tokens" : "samples", " of step ", has + 1, ", and run.steps is ", steps),
+                  join_text(has > 0 ? join_text("--steps ", has, " at most") : std::string("another run"),
+                            is_thinned ? "; run.samples_steps=0 keeps the tokens of all steps" : ""));
 }
 
 std::optional<data::Batch> Replay::next_batch(data::StepId step, data::PolicyVersion version) {

@@ -362,6 +362,9 @@ void RolloutRole::record(monitor::Recorder& recorder) {
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
   const bool speaks = parts_.ranks.speaks_for_rollout();
+  const int64_t preemptions = generation_.counts().preemptions;
+  const auto preempted = static_cast<double>(preemptions - std::exchange(num_preemptions_told_, preemptions));
+  recorder.set("throughput/preemptions", comm::sum_over(world, speaks ? preempted : 0.0));
   const auto is_outstanding = [&](data::GroupId id) { return queue_.is_outstanding(id); };
   const auto waiting = generation_.waiting(queue_.version());
   record_states(recorder, world, queue_, speaks ? std::ranges::count_if(waiting, is_outstanding, &data::Waiting::id) : 0,

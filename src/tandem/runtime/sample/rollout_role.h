@@ -94,7 +94,7 @@ class RolloutRole final : public SampleSource {
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
-  int64_t num_tokens_told_ = 0, num_filtered_told_ = 0;
+  int64_t num_tokens_told_ = 0, num_filtered_told_ = 0, num_preemptions_told_ = 0;
   // Since the ranks that only train heard of it; then since the last record.
   std::vector<data::Group> ahead_, filtered_;
   std::vector<int64_t> started_ahead_;   // replicas

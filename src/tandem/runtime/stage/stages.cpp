@@ -279,7 +279,7 @@ std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles
 
 // What a response compares to is the advantage of each of its tokens, unless these differ.
 bool differs_by_token(const algo::Algorithm& algorithm) {
-  return algorithm.whitens() || algorithm.rewards_tokens() || algorithm.advantage == algo::Advantage::kRemax;
+  return algorithm.whitens || algorithm.rewards_tokens() || algorithm.advantage == algo::Advantage::kRemax;
 }
 
 // By sample, where `compared` has what its response compares to; of others' rows only where these differ by token.
@@ -353,7 +353,7 @@ void advantages(StepData& step, const Roles& roles) {
   const algo::Responses responses{totals, batch.groups, batch.lengths, batch.greedy_scores};
   step.advantages = roles.hooks.advantage ? host_advantages(responses, roles) : algo::compare_responses(responses, algorithm);
   std::vector<algo::TokenAdvantages> tokens = token_advantages(step, roles, batch, rewards, step.advantages);
-  if (algorithm.whitens()) step.deviation = whiten(tokens, batch, algorithm);
+  if (algorithm.whitens) step.deviation = whiten(tokens, batch, algorithm);
   if (differs_by_token(algorithm))
     for (size_t i = 0; i < tokens.size(); ++i) {
       const std::vector<double>& of_tokens = tokens[i].advantages_T;
