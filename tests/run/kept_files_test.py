@@ -160,7 +160,7 @@ def check_state(program, scratch):
 
 
 def check_busy(program, scratch):
-    trial = Trial(program, scratch, "busy")
+    trial = Trial(program, scratch, "busy", run__samples_steps=0)  # it may get far
     trial.whole()
     for run, wait in (("released", 60), ("kept", 1)):
         process = trial.start_to(run, 2, "--set", f"run.samples_wait_s={wait}", "--set", "checkpoint.every_steps=0")
@@ -249,7 +249,8 @@ def check_shared_disk(program, scratch):
     trial.ends_like_whole("nfs", **faulty(scratch, "nfs:/nfs:0:0"))
     few = ["--set", "run.samples_steps=3", "--set", "run.samples_every=2"]
     trial.program.done(trial.arguments("bounded", *few))
-    tokens = rf.rows(trial.folder / "bounded", "SELECT step, min(length(response_ids) > 0), min(response_tokens) FROM samples GROUP BY step")
+    tokens = rf.rows(trial.folder / "bounded", "SELECT step, min(length(response_ids) > 0), min(response_tokens) "
+                     "FROM samples GROUP BY step")
     assert [(step, kept) for step, kept, _ in tokens] == [(s, int(s >= 6 or s % 2 == 0)) for s in range(1, 9)], tokens
     assert all(count > 0 for _, _, count in tokens), tokens
     heads = "step, group_id, sample_id, score, advantage, finish, parts, group_version, trained_version, response_tokens"

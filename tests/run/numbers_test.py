@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers at their ends: a policy far from its reference, scores that are huge or hardly differ, a score that falls, a critic's rate, answers
-that are cut, updates that go too far."""
+"""Numbers at their ends: a policy far from its reference, scores that are huge or hardly differ, a score that falls, a critic's rate,
+answers that are cut."""
 import math
 import pathlib
 import random
@@ -64,8 +64,8 @@ def far_from_the_reference(root):
            "model.ref_model_load_path": f"{root}/reference-2.0"}
     m = run(root, "far-cut", cut, ["--model", start], steps=1)[0]
     checks.check(m["actor/kl_ref"] <= 10, f"a cut bounds it: {m['actor/kl_ref']}")
-    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/no", *rf.sets({"algo.kl_cut": 10, "algo.kl_estimator": "k2"})],
-                    2, "kl_cut", "k2")
+    wrong = rf.sets({"algo.kl_cut": 10, "algo.kl_estimator": "k2"})
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/no", *wrong], 2, "kl_cut", "k2")
 
 
 def huge_scores(root):

@@ -129,7 +129,8 @@ void describe(OptionVisitor& field, Options& o) {
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
         between(0, 1));
   field("whiten", o.whiten,
-        "Advantages get mean 0 and variance 1 over the tokens of the batch. auto: those of reinforce_pp, reinforce_pp_baseline, gae and remax.",
+        "Advantages get mean 0 and variance 1 over the tokens of the batch. auto: those of reinforce_pp, reinforce_pp_baseline, gae and "
+        "remax.",
         one_of({"auto", "on", "off"}));
   field("whiten_floor", o.whiten_floor,
         "Whitening divides by at least this share of the largest deviation of a batch so far "
@@ -152,8 +153,8 @@ void describe(OptionVisitor& field, Options& o) {
   field("kl_horizon", o.kl_horizon, "Adaptive KL: samples over which the weight may change by a fifth.", above(0));
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
   field("kl_cut", o.kl_cut,
-        "k3: a token's estimate counts at most this, and has no gradient there, as verl cuts it at 10; 0 is off: far from the reference the "
-        "estimate and its pull go on growing.",
+        "k3: a token's estimate counts at most this, and has no gradient there, as verl cuts it at 10; 0 is off: far from the reference "
+        "the estimate and its pull go on growing.",
         at_least(0));
   field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
   field("entropy_coef", o.entropy_coef,

@@ -17,9 +17,9 @@
 namespace tandem::data {
 namespace {
 
-// Blobs: int32 ids, float32 logprobs, int16 routes, and versions as runs of two int64, a version and how many tokens it sampled; in the byte
-// order of the machine (little-endian wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or text of
-// tokens. An older Tandem has kept a version for each token, and no response_tokens.
+// Blobs: int32 ids, float32 logprobs, int16 routes, and versions as runs of two int64, a version and how many tokens it sampled; in the
+// byte order of the machine (little-endian wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or
+// text of tokens. An older Tandem has kept a version for each token, and no response_tokens.
 constexpr const char* kSchema = R"(
 CREATE TABLE IF NOT EXISTS samples (
   step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,
@@ -43,8 +43,8 @@ constexpr const char* kInsertSample =
 
 // Of the steps from ?1 to ?2, but for every ?3-th. A prompt without ids marks them.
 constexpr const char* kDropTokens =
-    "UPDATE samples SET response = '', prompt_ids = x'', response_ids = x'', logprobs = x'', kept_mass = x'', versions = x'', routes = x'', "
-    "train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL";
+    "UPDATE samples SET response = '', prompt_ids = x'', response_ids = x'', logprobs = x'', kept_mass = x'', versions = x'', "
+    "routes = x'', train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL";
 
 constexpr const char* kSelectGroups =
     "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
@@ -65,7 +65,8 @@ std::string group_order(SampleOrder order, bool tells_tokens) {
     case SampleOrder::kHighestScore: return "avg(score) DESC, group_id";
     case SampleOrder::kWidestSpread: return "max(score) - min(score) DESC, group_id";
     case SampleOrder::kLongest:
-      return join_text("max(", tells_tokens ? "coalesce(response_tokens, length(response_ids) / 4)" : "length(response_ids)", ") DESC, group_id");
+      return tells_tokens ? "max(coalesce(response_tokens, length(response_ids) / 4)) DESC, group_id"
+                          : "max(length(response_ids)) DESC, group_id";
   }
   TANDEM_CHECK(false, "order ", static_cast<int>(order));
 }
@@ -235,9 +236,11 @@ bool has_column(sqlite3* database, const std::string& table, const std::string& 
 }
 
 void add_later_columns(sqlite3* database) {
-  if (!has_column(database, "evals", "eval_set")) Statement(database, "ALTER TABLE evals ADD COLUMN eval_set TEXT NOT NULL DEFAULT ''").run();
-  for (const char* column : {"prompt_tokens", "response_tokens", "oldest_version", "newest_version"})
-    if (!has_column(database, "samples", column)) Statement(database, join_text("ALTER TABLE samples ADD COLUMN ", column, " INTEGER")).run();
+  const auto add = [&](const std::string& table, const std::string& column, const std::string& type) {
+    if (!has_column(database, table, column)) Statement(database, "ALTER TABLE " + table + " ADD COLUMN " + column + type).run();
+  };
+  add("evals", "eval_set", " TEXT NOT NULL DEFAULT ''");
+  for (const char* column : {"prompt_tokens", "response_tokens", "oldest_version", "newest_version"}) add("samples", column, " INTEGER");
 }
 
 // A version, and how many tokens in a row are of it.
@@ -324,7 +327,8 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
       TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
       insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id));
       insert.bind(prompt.row).bind(prompt.text).bind(prompt.ids).bind(prompt.answer).bind(prompt.data_source);
-      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(runs_of(sample.versions)).bind(sample.routes);
+      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(runs_of(sample.versions));
+      insert.bind(sample.routes);
       if (train_logprobs.empty()) insert.bind_null();
       else insert.bind(train_logprobs[row]);
       insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);
@@ -516,7 +520,8 @@ Batch SampleReader::batch(StepId step) const {
     throw UserError(path_, "has no samples of step " + std::to_string(value(step)), remedy);
   }
   if (stored.front().group.prompt.ids.empty())
-    throw UserError(path_, join_text("has no tokens of step ", value(step), " any more"), "a run with run.samples_steps 0, which keeps all");
+    throw UserError(path_, join_text("has no tokens of step ", value(step), " any more"),
+                    "a run with run.samples_steps 0, which keeps all");
   Batch batch;
   batch.step = step;
   batch.version = stored.front().trained_version;

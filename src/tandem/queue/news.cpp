@@ -51,7 +51,7 @@ std::vector<Known> cut(data::Group& group, const Told* before) {
   std::vector<Known> from(group.samples.size());
   for (size_t i = 0; i < group.samples.size() && before; ++i) {
     data::Sample& sample = group.samples[i];
-    TANDEM_CHECK(before->known.size() == group.samples.size(), "a group of ", group.samples.size(), " samples, told of as ", before->known.size());
+    TANDEM_CHECK(before->known.size() == from.size(), "a group of ", from.size(), " samples, told of as ", before->known.size());
     if (!has(sample, before->known[i]) || sum_of(sample, before->known[i]) != before->sums[i]) continue;
     from[i] = before->known[i];
     each_list(sample, from[i], [](auto& list, int64_t count) { list.erase(list.begin(), list.begin() + count); });

@@ -30,7 +30,8 @@ TEST(Algorithm, AutoMasksOffPolicySequencesForOlderSamplesAlone) {
   for (const std::string& name : algorithm_names()) {
     const Options options = named_algorithm(name);
     EXPECT_EQ(resolved_correction(options, Corrects::kNot).correction, "none");
-    const Options weighs = resolved_correction(options, Corrects::kByWeights), masks = resolved_correction(options, Corrects::kByWeightsAndMask);
+    const Options weighs = resolved_correction(options, Corrects::kByWeights);
+    const Options masks = resolved_correction(options, Corrects::kByWeightsAndMask);
     EXPECT_EQ(weighs.correction, "token");
     EXPECT_EQ(weighs.off_policy_delta, 0);
     EXPECT_EQ(masks.correction, "token");
