@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "tandem/base/error.h"
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/strings.h"
 

@@ -16,7 +16,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
 #include "tandem/base/json_file.h"

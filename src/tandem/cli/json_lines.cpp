@@ -5,8 +5,8 @@
 #include <ostream>
 
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/exact_json.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/strings.h"
 
 namespace tandem::cli {
@@ -50,7 +50,8 @@ const Object& field(const Object& object, const char* name, const std::string& w
 
 std::string text_field(const Object& object, const char* name, const std::string& where) {
   const Object& value = field(object, name, where);
-  if (!value.is_string()) throw UserError(where, std::string("field `") + name + "` is " + exact_text(value).substr(0, 40), "expected a text");
+  if (!value.is_string())
+    throw UserError(where, std::string("field `") + name + "` is " + exact_text(value).substr(0, 40), "expected a text");
   return value.get<std::string>();
 }
 

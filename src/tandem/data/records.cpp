@@ -10,8 +10,8 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/exact_json.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"

@@ -9,7 +9,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/model/config_keys.h"

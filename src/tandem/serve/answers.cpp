@@ -25,7 +25,7 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
   rollout::GroupAssembly groups(engine);
-  const std::vector<std::string> stop = stop_texts(r.stop, config, r.tokenizer);
+  const std::vector<std::string> stop = stop_texts(r.stop, r.sampling, config, r.tokenizer);
   const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, stop);
   for (size_t i = 0; i < prompts.size(); ++i) {
     rollout::GroupRequest request;

@@ -5,7 +5,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 
 namespace tandem::serve {

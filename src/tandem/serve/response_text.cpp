@@ -40,8 +40,9 @@ void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::
   if (group.greedy) fill(*group.greedy);
 }
 
-std::vector<std::string> stop_texts(std::vector<std::string> asked, const model::ModelConfig& model, const text::Tokenizer* tokenizer) {
-  if (tokenizer) asked.insert(asked.end(), model.stop_strings.begin(), model.stop_strings.end());
+std::vector<std::string> stop_texts(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                                    const text::Tokenizer* tokenizer) {
+  if (tokenizer && !sampling.ignore_eos) asked.insert(asked.end(), model.stop_strings.begin(), model.stop_strings.end());
   return asked;
 }
 

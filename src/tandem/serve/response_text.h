@@ -18,8 +18,9 @@ rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std:
 /// tokenizer's are left out.
 void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::vector<std::string>& stops);
 
-/// The texts that end a response: those asked for, and the model's where there is a tokenizer to read by.
-std::vector<std::string> stop_texts(std::vector<std::string> asked, const model::ModelConfig& model, const text::Tokenizer* tokenizer);
+/// The texts that end a response: those asked for, and the model's where there is a tokenizer to read by, unless its ends are ignored.
+std::vector<std::string> stop_texts(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                                    const text::Tokenizer* tokenizer);
 
 /// The ids that end a response: the model's, and the tokenizer's end of text.
 std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer);

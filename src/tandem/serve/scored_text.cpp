@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/text/unicode.h"

@@ -59,7 +59,8 @@ class GrowingText {
 Talk::Talk(const TalkOptions& options)
     : options_(options), model_(options.inference), template_(text::ChatTemplate::load(options.inference.model, options.chat_template)) {
   if (!model_.tokenizer()) throw UserError(options.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
-  options_.generate.stop = stop_texts(std::move(options_.generate.stop), model::read_config(options.inference.model), model_.tokenizer());
+  GenerateOptions& how = options_.generate;
+  how.stop = stop_texts(std::move(how.stop), how.sampling, model::read_config(options.inference.model), model_.tokenizer());
   model_.load();  // now, and not behind the first question
   if (options.system.empty()) return;
   messages_.push_back({{"role", "system"}, {"content", options.system}});

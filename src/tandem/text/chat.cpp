@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/json_file.h"
 
 namespace tandem::text {

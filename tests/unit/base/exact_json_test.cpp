@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@ namespace {
 
 TEST(ExactJson, ANumberThat64BitsCannotHoldStaysAsItIsWritten) {
   for (const char* number : {"123456789012345678901234567890", "-123456789012345678901234567890", "18446744073709551616",
-                             "-9223372036854775809", "100000000000000000000", "3.14159265358979323846", "0.1000000000000000055511151231257827",
-                             "1e-400",
-                             "12345678901234567890.5", "1.00000000000000000001"}) {
+                             "-9223372036854775809", "100000000000000000000", "3.14159265358979323846",
+                             "0.1000000000000000055511151231257827", "1e-400", "12345678901234567890.5",
+                             "1.00000000000000000001"}) {
     const ExactJson parsed = parse_exact(number);
     EXPECT_TRUE(is_long_number(parsed.value)) << number;
     EXPECT_EQ(exact_text(parsed.value), number);
@@ -42,6 +42,9 @@ TEST(ExactJson, WhatIsWrongIsSaid) {
       {"{} {}", "is not JSON from its byte 4 on"},
       {"\"caf\xe9\"", "is not UTF-8 at its byte 5, 0xE9"},
       {"[\"a\xff\"]", "is not UTF-8 at its byte 4, 0xFF"},
+      {"\"\xc3\xa9\xff\"", "is not UTF-8 at its byte 4, 0xFF"},
+      {"\"\xe2\x82\"", "is not UTF-8 at its byte 2, 0xE2"},
+      {"\"\xe9", "is not UTF-8 at its byte 2, 0xE9"},
       {"{\"a\": 1e400}", "holds the number 1e400, which is larger than any float"},
       {"[-1e999]", "holds the number -1e999, which is larger than any float"},
       {std::string(1000, '['), "nests deeper than 500 levels"},

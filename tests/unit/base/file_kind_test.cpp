@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/base/file_kind.h"
+#include "tandem/base/input/file_kind.h"
 
 #include <gtest/gtest.h>
 

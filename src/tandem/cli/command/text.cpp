@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/hub/fetch.h"
@@ -44,7 +44,8 @@ std::vector<std::string> choices_field(const Object& object, const std::string& 
   const Object& given = object["choices"];
   const bool right = given.is_array() && given.size() <= 10 &&
                      std::all_of(given.begin(), given.end(), [](const Object& choice) { return choice.is_string(); });
-  if (!right) throw UserError(where, "field `choices` is " + exact_text(given).substr(0, 40), "expected at most 10 texts, those of A, B, ...");
+  if (!right)
+    throw UserError(where, "field `choices` is " + exact_text(given).substr(0, 40), "expected at most 10 texts, those of A, B, ...");
   for (const Object& choice : given) choices.push_back(choice.get<std::string>());
   return choices;
 }

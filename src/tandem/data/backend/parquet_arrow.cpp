@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "tandem/base/error.h"
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/data/backend/parquet.h"
 
 namespace tandem::data {

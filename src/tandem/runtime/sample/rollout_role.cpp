@@ -102,7 +102,7 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       queue_(parts.config.schedule.queue, takes(parts.config), parts.config.reward.shaping()),
       generation_(parts.config, parts.ranks, engine_setup(parts), effects_to_follow(parts)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
-      stop_(serve::stop_texts(parts.config.rollout.stop, parts.model, &parts.tokenizer)),
+      stop_(serve::stop_texts(parts.config.rollout.stop, parts.config.rollout.sampling, parts.model, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, stop_)),
       decisions_(parts.followed) {
   const std::string layouts = to_text(parts.ranks);

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/text/jinja_value/characters.h"
 
 namespace tandem::text::jinja {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/base/exact_json.h"
+#include "tandem/base/input/exact_json.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -52,6 +52,7 @@ Decimal decimal_of(std::string_view written) {
 
 class Builder final : public nlohmann::json_sax<Json> {
  public:
+  explicit Builder(std::string_view text) : text_(text) {}
   ExactJson take() { return {wrong_.empty() ? std::move(root_) : Json(Json::value_t::discarded), std::move(wrong_)}; }
 
   bool null() override { return add(nullptr); }
@@ -73,16 +74,24 @@ class Builder final : public nlohmann::json_sax<Json> {
     constexpr int kOutOfRange = 406;
     if (e.id == kOutOfRange) wrong_ = "holds the number " + last.substr(0, 40) + ", which is larger than any float";
     else if (std::string_view(e.what()).find("ill-formed UTF-8") != std::string_view::npos)
-      wrong_ = "is not UTF-8 at its byte " + std::to_string(byte) + last_byte(last);
+      wrong_ = not_utf8(std::min(byte, text_.size()));
     else wrong_ = "is not JSON from its byte " + std::to_string(byte) + " on";
     return false;
   }
 
  private:
-  // What the parser read last ends with the byte that it did not take.
-  static std::string last_byte(const std::string& last) {
-    char text[8] = "";
-    if (!last.empty()) std::snprintf(text, sizeof text, ", 0x%02X", static_cast<unsigned char>(last.back()));
+  // The parser names the byte that it did not take. What is wrong is a character that began before, where that is not whole yet.
+  std::string not_utf8(size_t byte) const {
+    const auto at = [&](size_t place) { return static_cast<uint8_t>(text_[place - 1]); };  // places count from 1
+    size_t first = byte;
+    for (size_t back = 1; back < std::min<size_t>(4, byte) && at(byte - back) >= 0x80; ++back) {
+      const uint8_t lead = at(byte - back);
+      if (lead < 0xC0) continue;
+      if (back < (lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2)) first = byte - back;
+      break;
+    }
+    char text[64];
+    std::snprintf(text, sizeof text, "is not UTF-8 at its byte %zu, 0x%02X", first, at(first));
     return text;
   }
 
@@ -95,6 +104,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool add(Json value) { return place(std::move(value)), true; }
   bool open(Json value) { return open_.push_back(place(std::move(value))), true; }
 
+  std::string_view text_;
   Json root_;
   std::vector<Json*> open_;
   std::string key_, wrong_;
@@ -105,7 +115,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 ExactJson parse_exact(std::string_view text) {
   if (nests_too_deep(text))
     return {Json(Json::value_t::discarded), "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels"};
-  Builder builder;
+  Builder builder(text);
   Json::sax_parse(text, &builder);
   return builder.take();
 }
