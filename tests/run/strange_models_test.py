@@ -180,6 +180,8 @@ def endings(model, root):
     quiet = program.done(["generate", "--model", said, "--prompt", "a", "--temperature", 0, "--max-new-tokens", 12])
     first = json.loads(quiet.stdout)["completions"][0]
     checks.check(text[2:4] not in first["text"] and first["finish_reason"] == "stop" and text.startswith(first["text"]), quiet.stdout)
+    longer = program.done(["generate", "--model", said, "--prompt", "a", "--temperature", 0, "--max-new-tokens", 12, "--ignore-eos"])
+    checks.check(json.loads(longer.stdout)["completions"][0]["text"] == text, "no end of the model's counts where they are ignored")
     talked = program.done(["talk", "--model", said, "--chat-template", template_of(root), "--temperature", 0], stdin="a\n")
     checks.check("is not followed in: " in talked.stderr, talked.stderr)
     out = program.done(["eval", "--model", said, "--data", root / "twice.jsonl", "--reward", "exact", "--max-new-tokens", 12])
