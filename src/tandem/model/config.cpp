@@ -53,8 +53,8 @@ void read_llama3(const ConfigKeys& rope, RopeScaling& s) {
 
 void read_yarn(const ConfigKeys& rope, int64_t max_positions, RopeScaling& s) {
   s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
-  const bool follows = rope.has("factor") || !rope.contains("factor");  // from the two lengths, where it is null
-  s.factor = follows ? rope.number("factor") : static_cast<double>(max_positions) / static_cast<double>(s.original_max_positions);
+  const bool is_null = rope.contains("factor") && !rope.has("factor");  // then it follows from the two lengths
+  s.factor = is_null ? static_cast<double>(max_positions) / static_cast<double>(s.original_max_positions) : rope.number("factor");
   const std::pair<const char*, double*> optional[] = {{"beta_fast", &s.beta_fast},
                                                       {"beta_slow", &s.beta_slow},
                                                       {"mscale", &s.mscale},
