@@ -105,6 +105,9 @@ def adapters(model, root):
                     ["run", rf.tiny_recipe(root / "adapter.yaml"), "--run-dir", root / "adapter_run"]):
         program.refused([*command, "--model", adapter], 2, f"{adapter}: holds a PEFT adapter of `org/base` and no model", "merge",
                         stdin=IDS)
+    for path in adapter.glob("*token*"):
+        path.unlink()
+    program.refused(["tokenize", "--model", adapter], 2, f"{adapter}: holds a PEFT adapter and no tokenizer")
     beside = changed(model, "beside-adapter")
     shutil.copy(adapter / "adapter_config.json", beside)
     out = program.done(["generate", "--model", beside, "--prompt", "a", "--max-new-tokens", 2])

@@ -154,7 +154,10 @@ Tokenizer Tokenizer::load(const std::string& directory) {
     throw UserError(directory, "there is no such directory",
                     "expected a Hugging Face model directory; `scripts/get OWNER/NAME` fetches one");
   if (!present_in(directory))
-    throw UserError(directory, "holds no tokenizer", "expected tokenizer.json, or vocab.json with merges.txt");
+    throw UserError(directory,
+                    std::filesystem::exists(directory + "/adapter_config.json") ? "holds a PEFT adapter and no tokenizer"
+                                                                                : "holds no tokenizer",
+                    "expected tokenizer.json, or vocab.json with merges.txt");
   const auto read_if_there = [&](const std::string& path) {
     return std::filesystem::exists(path) ? read_json_object(path) : json::object();
   };

@@ -182,7 +182,7 @@ TEST(ModelConfig, WhatASayAboutPositionsIsNotFollowedInIsRefusedOrSaid) {
 }
 
 TEST(ModelConfig, ALinearRopeTurnsByPositionsOverTheFactor) {
-  ModelConfig c = parse_config(with_rope({}), "here");
+  ModelConfig c = parse_config(with_rope(json::object()), "here");
   const at::Tensor plain = rope_table(c);
   c = parse_config(with_rope({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}), "here");
   const at::Tensor half = rope_table(c);
