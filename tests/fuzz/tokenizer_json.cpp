@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json.is_object()) return 0;
   const std::string_view text = input.substr(std::min(end + 1, size));
   try {
-    const Tokenizer tokenizer(tokenizer_json_spec(json, nlohmann::json::object(), "fuzz"), "fuzz");
+    const Tokenizer tokenizer(tokenizer_json_spec(json, {}, "fuzz"), "fuzz");
     for (const Special special : {Special::kRecognise, Special::kPlain}) tokenizer.decode(tokenizer.encode(text, special));
   } catch (const tandem::UserError&) {
     return 0;

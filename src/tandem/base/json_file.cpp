@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tandem/base/error.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/strings.h"
 
@@ -87,6 +88,7 @@ std::string read_file(const std::string& path, int64_t most_bytes) { return Regu
 
 nlohmann::json read_json_object(const std::string& path) {
   const std::string bytes = read_file(path, kMostJsonFileBytes);
+  if (const std::string kind = file_kind(bytes); !kind.empty()) throw UserError(path, "is " + kind, "expected a JSON object");
   if (nests_too_deep(bytes))
     throw UserError(path, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels", "expected an intact file");
   try {

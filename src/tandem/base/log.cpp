@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 #include <mutex>
+#include <set>
 
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
@@ -23,6 +24,7 @@ struct State {
   std::FILE* file = nullptr;
   bool quiet = false;
   bool shows_live = false;
+  std::set<std::string> said_once;
   std::string live;  // what stands in the last line of the terminal
 };
 State& state() {
@@ -85,6 +87,14 @@ void live(const std::string& text) noexcept {
   if (!state().shows_live || state().live == shown) return;
   state().live = shown;
   draw_live();
+}
+
+void warning_once(const std::string& text) {
+  {
+    std::lock_guard lock(state().mutex);
+    if (!state().said_once.insert(text).second) return;
+  }
+  write("warning", text);
 }
 
 void write(const char* level, const std::string& given) noexcept {

@@ -21,6 +21,8 @@ bool shows_live();
 void live(const std::string& text) noexcept;
 
 void write(const char* level, const std::string& text) noexcept;
+/// A warning that many may have to give: what the process has said before is not said again.
+void warning_once(const std::string& text);
 
 template <class... Parts>
 void info(const Parts&... parts) { write("info", join_text(parts...)); }

@@ -31,6 +31,26 @@ std::pair<int64_t, int64_t> block_of(const json& config, const std::string& wher
   return {sizes[0].get<int64_t>(), sizes[1].get<int64_t>()};
 }
 
+// Weights may be there in a form that is not read.
+[[noreturn]] void refuse_without_weights(const std::string& directory) {
+  const auto is_weights = [](const std::string& name) {
+    return name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".pt") || name.ends_with(".pth") ||
+           name.ends_with(".h5") || name.ends_with(".msgpack") || name.ends_with(".onnx") ||
+           (name.ends_with(".bin") && name.find("model") != std::string::npos);
+  };
+  std::set<std::string> others;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
+    if (const std::string name = entry.path().filename(); is_weights(name)) others.insert(name);
+  constexpr const char* kWanted = "expected model.safetensors, or shards with model.safetensors.index.json";
+  if (others.empty()) throw UserError(directory, "holds no weights", kWanted);
+  if (others.count("adapter_model.safetensors") || others.count("adapter_model.bin"))
+    throw UserError(directory, "holds no weights but those of a PEFT adapter",
+                    std::string(kWanted) + ": merge the adapter into its base model");
+  throw UserError(directory, "holds no weights that are read: it has " + *others.begin(),
+                  std::string(kWanted) + "; transformers writes them with save_pretrained(DIR)");
+}
+
 }  // namespace
 
 ModelDir::ModelDir(const std::string& directory) : path_(directory) {
@@ -44,7 +64,7 @@ ModelDir::ModelDir(const std::string& directory) : path_(directory) {
   } else if (fs::exists(index)) {
     open_shards(index);
   } else {
-    throw UserError(directory, "holds no weights", "expected model.safetensors, or shards with model.safetensors.index.json");
+    refuse_without_weights(directory);
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
 #include "tandem/base/json_file.h"
@@ -236,11 +237,16 @@ SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::st
 
 void SafetensorsFile::parse() {
   const size_t file_bytes = mapping_->size;
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, mapping_->bytes, std::min<size_t>(8, file_bytes));
+  // Asked only of what cannot be one: the length of a header may begin as an archive does.
+  if (file_bytes < 8 || header_bytes > file_bytes - 8)
+    if (const std::string kind = file_kind({reinterpret_cast<const char*>(mapping_->bytes), std::min(kFileKindBytes, file_bytes)});
+        !kind.empty())
+      malformed(path_, "is " + kind, "expected a safetensors file");
   if (file_bytes < 8)
     malformed(path_, "is " + std::to_string(file_bytes) + " bytes long, too short for a header",
               "expected a whole safetensors file");
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, mapping_->bytes, 8);
   if (header_bytes > kMaxHeaderBytes)
     malformed(path_, "claims a header of " + std::to_string(header_bytes) + " bytes",
               "expected at most 100,000,000; is it a safetensors file?");

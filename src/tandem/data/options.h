@@ -53,7 +53,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("answer_column", o.answer_column,
         "Field that holds the right answer, such as reward_model.ground_truth; empty takes the last message, of the assistant; none: "
         "rows have no answer, for rewards that need none.");
-  field("prompt_template", o.prompt_template, "Text the model sees; {prompt} is the question. Messages are left as they are.");
+  field("prompt_template", o.prompt_template,
+        "Text the model sees; each {prompt} in it becomes the question, other braces are text. Messages are left as they are.");
   field("answer_after", o.answer_after,
         "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
   field("columns", o.columns,

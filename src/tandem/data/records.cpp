@@ -10,7 +10,8 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
+#include "tandem/base/input/exact_json.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
@@ -26,22 +27,35 @@ namespace {
 
 constexpr int64_t kMostDataBytes = int64_t{1} << 40;  // the rows are kept, so the machine's memory is the bound
 
-void refuse_deep(const std::string& text, const std::string& where) {
-  if (nests_too_deep(text))
-    throw UserError(where, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels",
-                    "expected records of texts, numbers and lists");
+constexpr const char* kReadKinds = "expected JSON Lines or an array of JSON in UTF-8 (.jsonl, .json), or a .parquet file";
+
+// Where the text of a question goes. Whatever else has braces is text.
+constexpr std::string_view kPlace = "{prompt}";
+
+void check_template(const std::string& text) {
+  const auto refuse = [&](const char* what) {
+    throw UserError("data.prompt_template", "`" + text + "` " + what, "expected a text with {prompt}");
+  };
+  if (text.find("{{prompt}}") != std::string::npos) refuse("has {{prompt}}, and its outer braces would stay");
+  if (text.find(kPlace) == std::string::npos) refuse("has no place for the question");
 }
 
-// Parquet's texts may hold any bytes.
-std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+// At every place. What the question itself holds stays as it is.
+std::string filled(const std::string& text, const std::string& question) {
+  std::string out;
+  size_t begin = 0;
+  for (size_t at; (at = text.find(kPlace, begin)) != std::string::npos; begin = at + kPlace.size())
+    (out += text.substr(begin, at - begin)) += question;
+  return out += text.substr(begin);
+}
+
+bool is_number(const json& value) { return value.is_number() || is_long_number(value); }
 
 class RecordSource : public PromptSource {
  public:
   RecordSource(const std::string& path, const Options& options)
       : path_(path), options_(options), name_(std::filesystem::path(path).filename().string()) {
-    if (options.prompt_template.find("{prompt}") == std::string::npos)
-      throw UserError("data.prompt_template", "`" + options.prompt_template + "` has no place for the question",
-                      "expected a text with {prompt}");
+    check_template(options.prompt_template);
   }
 
   int64_t size() const override { return static_cast<int64_t>(records_.size()); }
@@ -90,8 +104,8 @@ class RecordSource : public PromptSource {
       kept.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
     if (!options_.curriculum_column.empty()) {
       const json& rank = field(record, options_.curriculum_column, where);
-      if (!rank.is_number()) throw wrong_field(options_.curriculum_column, rank, where, "a number");
-      kept.rank = rank.get<double>();
+      if (!is_number(rank)) throw wrong_field(options_.curriculum_column, rank, where, "a number");
+      kept.rank = std::strtod(exact_text(rank).c_str(), nullptr);
     }
     records_.push_back(std::move(kept));
   }
@@ -119,26 +133,18 @@ class RecordSource : public PromptSource {
       const std::string text = bytes.substr(begin, end - begin), where = place(line);
       begin = end + 1;
       if (trimmed(text).empty()) continue;
-      refuse_deep(text, where);
-      try {
-        add(json::parse(text), line);
-      } catch (const json::parse_error& e) {
-        throw UserError(where, join_text("is not JSON from its byte ", e.byte, " on"), "expected one JSON object per line");
-      } catch (const json::exception& e) {
-        throw UserError(where, std::string("is not JSON: ") + e.what(), "expected one JSON object per line");
-      }
+      const ExactJson parsed = parse_exact(text);
+      if (!parsed.wrong.empty() && line == 1) refuse_table(text);
+      if (!parsed.wrong.empty()) throw UserError(where, parsed.wrong, "expected one JSON object per line, in UTF-8");
+      add(parsed.value, line);
     }
   }
 
   void read_array(const std::string& bytes, int64_t max_rows) {
-    refuse_deep(bytes, path_);
-    try {
-      const json records = json::parse(bytes);
-      for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i)
-        add(records[i], static_cast<int64_t>(i) + 1);
-    } catch (const json::exception& e) {
-      throw UserError(path_, std::string("is not JSON: ") + e.what(), "expected an array of objects");
-    }
+    const ExactJson records = parse_exact(bytes);
+    if (!records.wrong.empty()) throw UserError(path_, records.wrong, "expected an array of objects, in UTF-8");
+    for (size_t i = 0; i < records.value.size() && (max_rows == 0 || size() < max_rows); ++i)
+      add(records.value[i], static_cast<int64_t>(i) + 1);
   }
 
  private:
@@ -149,6 +155,17 @@ class RecordSource : public PromptSource {
     int64_t number = 0;
   };
   static constexpr size_t kMostColumns = 1000;  // of a set, for a row to get those of others
+
+  // A table has a line of names first.
+  void refuse_table(const std::string& first_line) const {
+    const bool is_csv = path_.ends_with(".csv"), is_tsv = path_.ends_with(".tsv");
+    const size_t begin = first_line.find_first_not_of(" \t\xEF\xBB\xBF");
+    if (begin == std::string::npos || first_line[begin] == '{' || first_line[begin] == '[') return;
+    const bool has_tab = first_line.find('\t') != std::string::npos, has_comma = first_line.find_first_of(",;") != std::string::npos;
+    if (!is_csv && !is_tsv && !has_tab && !has_comma) return;
+    throw UserError(path_, std::string(is_csv || is_tsv ? "is" : "seems to be") + " a table of " + (is_tsv || has_tab ? "tabs" : "commas") +
+                               " (its first line is `" + first_line.substr(0, 60) + "`)", kReadKinds);
+  }
 
   std::string place(int64_t number) const { return join_text(path_, lines_ ? ":" : " row ", number); }
 
@@ -161,7 +178,7 @@ class RecordSource : public PromptSource {
     const json own = json::parse(record.columns);
     for (const auto& [name, value] : own.items()) lacking.erase(name);
     std::string columns = record.columns.substr(0, record.columns.size() - 1);
-    for (const std::string& name : lacking) columns += (columns.size() > 1 ? "," : "") + json_text(name) + ":null";
+    for (const std::string& name : lacking) columns += (columns.size() > 1 ? "," : "") + exact_text(name) + ":null";
     return columns + "}";
   }
 
@@ -176,7 +193,7 @@ class RecordSource : public PromptSource {
     for (const auto& [name, value] : kept.items())
       if (column_names_.size() <= kMostColumns) column_names_.insert(name);
     out.num_columns = kept.size();
-    out.columns = json_text(kept);
+    out.columns = exact_text(kept);
   }
 
   // The field of that name, or the one its dots lead to; null if there is none.
@@ -223,19 +240,19 @@ class RecordSource : public PromptSource {
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
-    return UserError(where, "field `" + name + "` is " + json_text(value).substr(0, 40),
+    return UserError(where, "field `" + name + "` is " + exact_text(value).substr(0, 40),
                      "expected " + right);
   }
 
   static std::string plain_text(const std::string& name, const json& value, const std::string& where) {
     if (value.is_string()) return value.get<std::string>();
-    if (value.is_number() || value.is_boolean()) return value.dump();
+    if (is_number(value) || value.is_boolean()) return exact_text(value);
     throw wrong_field(name, value, where, "a text or a number");
   }
 
   // Lists and objects go to the rule as JSON.
   static std::string answer_text(const json& value) {
-    return value.is_string() ? value.get<std::string>() : json_text(value);
+    return value.is_string() ? value.get<std::string>() : exact_text(value);
   }
 
   static bool has_role(const json& message) {
@@ -246,7 +263,7 @@ class RecordSource : public PromptSource {
   json tools_of(const json& record, const std::string& where) const {
     const json* found = find(record, options_.tools_column);
     if (!found || found->is_null()) return nullptr;
-    json tools = found->is_string() ? parse_or_discard<json>(found->get<std::string>()) : *found;
+    json tools = found->is_string() ? parse_exact(found->get<std::string>()).value : *found;
     if (!tools.is_array()) throw wrong_field(options_.tools_column, *found, where, "a list of tools");
     return tools;
   }
@@ -267,10 +284,9 @@ class RecordSource : public PromptSource {
   void read_prompt(const json& prompt, const json& record, const std::string& where, Stored& kept) const {
     json messages = prompt;
     if (!prompt.is_array()) {
-      if (!prompt.is_string() && !prompt.is_number() && !prompt.is_boolean())
+      if (!prompt.is_string() && !is_number(prompt) && !prompt.is_boolean())
         throw wrong_field(options_.prompt_column, prompt, where, "a text, a number or a list of messages");
-      kept.question = options_.prompt_template;
-      kept.question.replace(kept.question.find("{prompt}"), 8, plain_text(options_.prompt_column, prompt, where));
+      kept.question = filled(options_.prompt_template, plain_text(options_.prompt_column, prompt, where));
       if (!options_.as_chat) return;
       messages = json::array();
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
@@ -280,7 +296,7 @@ class RecordSource : public PromptSource {
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
     json conversation = {{"messages", std::move(messages)}};
     if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
-    kept.messages = json_text(conversation);
+    kept.messages = exact_text(conversation);
   }
 
   std::string answer(const std::string& text, const std::string& where) const {
@@ -316,10 +332,15 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
   const RegularFile file(path, "expected a .jsonl, .json or .parquet file of prompts; `scripts/get gsm8k` and `scripts/get math` fetch "
                                "some, or say what to put where by hand");
   auto source = std::make_unique<RecordSource>(path, options);
-  if (path.ends_with(".parquet")) {
+  std::string begin(kFileKindBytes, '\0');
+  begin.resize(static_cast<size_t>(file.read(0, begin)));
+  const std::string kind = file_kind(begin);
+  const bool is_parquet = begin.starts_with("PAR1");
+  if (is_parquet || (path.ends_with(".parquet") && kind.empty())) {
     source->read_columns(max_rows);
     return checked(std::move(source), path);
   }
+  if (!kind.empty()) throw UserError(path, "is " + kind, kReadKinds);
   const std::string bytes = file.read_whole(kMostDataBytes);
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && bytes[first] == '[')

@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/input/file_kind.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
 #include "tandem/model/config_keys.h"
 #include "tandem/model/family/family.h"
 
@@ -28,6 +32,17 @@ void read_eos(const ConfigKeys& keys, std::vector<int32_t>& ids) {
   }
 }
 
+// One text, or a list of texts.
+void read_stop_strings(const ConfigKeys& keys, std::vector<std::string>& texts) {
+  constexpr const char* kKey = "stop_strings";
+  if (!keys.has(kKey)) return;
+  const json& v = keys.at(kKey);
+  for (const json& text : v.is_array() ? v : json::array({v})) {
+    if (!text.is_string()) keys.refuse(kKey, "a text, or a list of texts");
+    if (text != "") texts.push_back(text.get<std::string>());
+  }
+}
+
 void read_llama3(const ConfigKeys& rope, RopeScaling& s) {
   s.factor = rope.number("factor");
   s.low_freq_factor = rope.number("low_freq_factor");
@@ -36,13 +51,15 @@ void read_llama3(const ConfigKeys& rope, RopeScaling& s) {
   if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", join_text("above low_freq_factor, ", s.low_freq_factor));
 }
 
-void read_yarn(const ConfigKeys& rope, RopeScaling& s) {
-  s.factor = rope.number("factor");
+void read_yarn(const ConfigKeys& rope, int64_t max_positions, RopeScaling& s) {
   s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
-  s.beta_fast = rope.number("beta_fast", s.beta_fast);
-  s.beta_slow = rope.number("beta_slow", s.beta_slow);
-  const std::pair<const char*, double*> optional[] = {
-      {"mscale", &s.mscale}, {"mscale_all_dim", &s.mscale_all_dim}, {"attention_factor", &s.attention_factor}};
+  const bool is_null = rope.contains("factor") && !rope.has("factor");  // then it follows from the two lengths
+  s.factor = is_null ? static_cast<double>(max_positions) / static_cast<double>(s.original_max_positions) : rope.number("factor");
+  const std::pair<const char*, double*> optional[] = {{"beta_fast", &s.beta_fast},
+                                                      {"beta_slow", &s.beta_slow},
+                                                      {"mscale", &s.mscale},
+                                                      {"mscale_all_dim", &s.mscale_all_dim},
+                                                      {"attention_factor", &s.attention_factor}};
   for (const auto& [key, value] : optional)
     if (rope.has(key)) *value = rope.number(key);
   if (!rope.flag("truncate", true)) rope.refuse("truncate", "true");
@@ -50,19 +67,71 @@ void read_yarn(const ConfigKeys& rope, RopeScaling& s) {
     throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
 }
 
-// transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters.
-void read_rope(const ConfigKeys& keys, ModelConfig& c) {
-  c.rope_theta = keys.number("rope_theta", c.rope_theta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!keys.has(key)) continue;
-    const ConfigKeys rope = keys.inside(key);
-    const std::string type = rope.text("rope_type", rope.text("type", "default"));
-    c.rope_scaling.type = type;
-    if (type == "llama3") read_llama3(rope, c.rope_scaling);
-    else if (type == "yarn") read_yarn(rope, c.rope_scaling);
-    else if (type != "default") keys.refuse(key, "rope_type \"default\", \"llama3\" or \"yarn\" for " + c.family);
-    c.rope_theta = rope.number("rope_theta", c.rope_theta);
+std::string rope_type(const ConfigKeys& rope) {
+  const bool is_named = rope.has("rope_type");
+  if (is_named && rope.has("type") && rope.at("type") != rope.at("rope_type"))
+    rope.refuse("type", "the same as rope_type, " + rope.at("rope_type").dump());
+  return is_named ? rope.text("rope_type", "") : rope.has("type") ? rope.text("type", "") : "default";
+}
+
+// What the type has no use for is said, as by transformers. One rope for all layers is read, and it turns whole heads.
+void check_rope_keys(const ConfigKeys& rope, const std::string& type) {
+  static const std::map<std::string, std::set<std::string>> kRead = {
+      {"default", {}},
+      {"linear", {"factor"}},
+      {"dynamic", {"factor"}},
+      {"llama3", {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+      {"yarn",
+       {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
+        "truncate"}}};
+  const auto& read = kRead.at(type);
+  for (const auto& [key, value] : rope.items()) {
+    if (value.is_object()) rope.refuse(key.c_str(), "one rope for all layers: rope_type, rope_theta and what they need");
+    if (value.is_null() || read.count(key) || key == "rope_type" || key == "type" || key == "rope_theta") continue;
+    if (key == "partial_rotary_factor") {
+      if (value != 1) rope.refuse(key.c_str(), "1");
+      continue;
+    }
+    log::warning_once(join_text(rope.where(), ": \"", key, "\" is not read by rope_type \"", type, "\""));
   }
+}
+
+void read_rope_object(const ConfigKeys& rope, ModelConfig& c) {
+  RopeScaling& s = c.rope_scaling;
+  s.type = rope_type(rope);
+  if (s.type == "llama3") read_llama3(rope, s);
+  else if (s.type == "yarn") read_yarn(rope, c.max_positions, s);
+  else if (s.type == "linear" || s.type == "dynamic") s.factor = rope.number("factor");
+  else if (s.type != "default")
+    throw UserError(rope.where(), "the rope_type is \"" + s.type + "\"",
+                    "\"default\", \"linear\", \"dynamic\", \"llama3\" or \"yarn\" for " + c.family);
+  check_rope_keys(rope, s.type);
+  c.rope_theta = rope.number("rope_theta", c.rope_theta);
+}
+
+// transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters. It takes rope_scaling in the place
+// of rope_parameters where both are there, with a rope_theta of its own.
+void read_rope(const ConfigKeys& keys, ModelConfig& c) {
+  constexpr const char *kScaling = "rope_scaling", *kParameters = "rope_parameters", *kTheta = "rope_theta";
+  for (const char* key : {"partial_rotary_factor", "rotary_pct"})
+    if (keys.has(key) && keys.at(key) != 1) keys.refuse(key, "1");
+  c.rope_theta = keys.number(kTheta, c.rope_theta);
+  const double outside = c.rope_theta;
+  const auto is_there = [&](const char* key) { return keys.has(key) && !keys.inside(key).is_empty(); };
+  const bool scaled = is_there(kScaling), both = scaled && is_there(kParameters);
+  if (!scaled && !is_there(kParameters)) return;
+  const ConfigKeys rope = keys.inside(scaled ? kScaling : kParameters);
+  read_rope_object(rope, c);
+  if (keys.has(kTheta) && c.rope_theta != outside)
+    log::warning_once(join_text(rope.where(), ": its rope_theta of ", c.rope_theta, " takes the place of the ", outside, " beside it"));
+  if (!both || keys.at(kScaling) == keys.at(kParameters)) return;
+  const ConfigKeys other = keys.inside(kParameters);
+  if (const double theta = other.number(kTheta, outside); theta != c.rope_theta)
+    throw UserError(other.where(),
+                    join_text("rope_theta is ", theta, ", and ", c.rope_theta, " by rope_scaling beside it, which takes its place"),
+                    "one of the two objects, or the same rope_theta in both");
+  if (rope_type(other) != "default") log::warning_once(join_text(other.where(), ": rope_scaling beside it takes its place"));
+  else check_rope_keys(other, "default");
 }
 
 void read_latent_attention(const ConfigKeys& keys, ModelConfig& c) {
@@ -136,7 +205,9 @@ int32_t read_pad(const ConfigKeys& keys) {
 }
 
 json rope_json(const RopeScaling& s) {
-  json out = {{"rope_type", s.type}, {"factor", s.factor}, {"original_max_position_embeddings", s.original_max_positions}};
+  json out = {{"rope_type", s.type}, {"factor", s.factor}};
+  if (s.type == "linear" || s.type == "dynamic") return out;
+  out["original_max_position_embeddings"] = s.original_max_positions;
   if (s.type == "llama3") {
     out["low_freq_factor"] = s.low_freq_factor;
     out["high_freq_factor"] = s.high_freq_factor;
@@ -230,6 +301,9 @@ ModelConfig parse_config(const json& config, const std::string& where) {
   if (c.head_dim % 2 != 0 || c.head_dim == 0) throw UserError(where, join_text("head_dim is ", c.head_dim), "an even number, for RoPE");
   if (c.q_size() > kMostWidth) throw UserError(where, join_text(c.num_heads, " heads of ", c.head_dim), join_text("at most ", kMostWidth));
   if (keys.text("hidden_act", "silu") != "silu") keys.refuse("hidden_act", "\"silu\"");
+  if (keys.has("layer_types"))
+    for (const json& type : keys.at("layer_types"))
+      if (type != "full_attention") keys.refuse("layer_types", "\"full_attention\" in all layers");
   if (keys.flag("use_sliding_window")) throw UserError(where, "use_sliding_window is on", "full attention");
   return c;
 }
@@ -246,10 +320,32 @@ void require_use(const ModelConfig& c, ModelUse use, const std::string& path) {
     throw UserError(path, "is that of a language model, which has no score head", "a reward model, " + classifier + " in architectures");
 }
 
-// A run folder, or a checkpoint, is easily given for the model below it.
+constexpr const char* kAdapterConfig = "/adapter_config.json";
+
+// As PEFT names it; "" where it does not.
+std::string base_of_adapter(const std::string& dir) {
+  const json config = read_json_object(dir + kAdapterConfig);
+  const auto base = config.find("base_model_name_or_path");
+  return base != config.end() && base->is_string() ? base->get<std::string>() : "";
+}
+
+// What is easily given for a model: a file, the adapter of one, or a run folder or checkpoint for the model below it.
 void check_is_model(const std::string& dir) {
   std::error_code failed;
+  if (!std::filesystem::is_directory(dir)) {
+    const std::string kind = kind_of_file(dir);
+    throw UserError(dir, kind.empty() ? "is no directory" : "is " + kind + ", no directory",
+                    "a Hugging Face model directory on this machine, or OWNER/NAME on a hub; `scripts/get OWNER/NAME` fetches one, or says "
+                    "what to put where by hand");
+  }
   if (std::filesystem::exists(dir + "/config.json", failed)) return;
+  if (std::filesystem::exists(dir + kAdapterConfig, failed)) {
+    const std::string base = base_of_adapter(dir), merged = dir + "/../hf";
+    throw UserError(dir, "holds a PEFT adapter" + (base.empty() ? std::string() : " of `" + base + "`") + " and no model",
+                    std::filesystem::exists(merged + "/config.json", failed)
+                        ? "the merged model, " + std::filesystem::path(merged).lexically_normal().string()
+                        : "the base model with the adapter merged into it: PEFT's merge_and_unload(), then save_pretrained(DIR)");
+  }
   for (const char* below : {"/hf", "/latest/hf", "/checkpoint/latest/hf"})
     if (std::filesystem::exists(dir + below + "/config.json", failed))
       throw UserError(dir, "is not the directory of a model: it has no config.json", dir + below);
@@ -258,18 +354,18 @@ void check_is_model(const std::string& dir) {
 }  // namespace
 
 ModelConfig read_config(const std::string& dir, ModelUse use) {
-  if (!std::filesystem::is_directory(dir))
-    throw UserError(dir, "is no directory",
-                    "a Hugging Face model directory on this machine, or OWNER/NAME on a hub; `scripts/get OWNER/NAME` fetches one, or says "
-                    "what to put where by hand");
   const std::string path = dir + "/config.json";
   check_is_model(dir);
+  if (std::filesystem::exists(dir + kAdapterConfig))
+    log::warning_once(dir + ": the PEFT adapter beside the model (adapter_config.json) is not applied; merge it first to use it");
   ModelConfig config = parse_config(read_json_object(path), path);
   require_use(config, use, path);
   const std::string generation = dir + "/generation_config.json";
   if (std::filesystem::exists(generation)) {
     const json said = read_json_object(generation);
-    read_eos({said, generation}, config.eos_ids);
+    const ConfigKeys keys(said, generation);
+    read_eos(keys, config.eos_ids);
+    read_stop_strings(keys, config.stop_strings);
   }
   return config;
 }

@@ -11,7 +11,7 @@ namespace tandem::model {
 
 /// How positions beyond the trained context are reached.
 struct RopeScaling {
-  std::string type = "default";    ///< default, llama3 or yarn
+  std::string type = "default";    ///< default, linear, dynamic (which differs beyond max_positions alone), llama3 or yarn
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;      ///< llama3
   double beta_fast = 32, beta_slow = 1;                  ///< yarn: turns within the trained context between which it mixes
@@ -65,6 +65,7 @@ struct ModelConfig {
   MoeConfig moe;
   MlaConfig mla;
   std::vector<int32_t> eos_ids;
+  std::vector<std::string> stop_strings;  ///< of generation_config.json: texts that end a response
   int64_t num_labels = 0;          ///< scores a token gets in place of logits (a reward or value model); 0: a language model
   int32_t pad_id = -1;             ///< with labels: what fills a sequence up, and is not scored; -1: none
 
@@ -79,7 +80,8 @@ enum class ModelUse { kLanguage, kScores, kEither };
 
 /// Errors: UserError naming `where`, the key and what would be right; a family that is not known is named beside those that are.
 ModelConfig parse_config(const nlohmann::json& config, const std::string& where);
-/// Reads DIR/config.json, and the eos ids of DIR/generation_config.json where that exists. Errors: also if the model is not of
+/// Reads DIR/config.json, and what ends a response by DIR/generation_config.json where that exists. Warns of what it does not
+/// follow. Errors: also if the model is not of
 /// that use.
 ModelConfig read_config(const std::string& dir, ModelUse use = ModelUse::kLanguage);
 /// The config.json that parse_config reads back.

@@ -16,6 +16,9 @@ class ConfigKeys {
  public:
   ConfigKeys(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
+  auto items() const { return object_.items(); }
+  bool is_empty() const { return object_.empty(); }
+  bool contains(const char* key) const { return object_.contains(key); }
   /// There, and not null.
   bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
   const nlohmann::json& at(const char* key) const { return object_.at(key); }

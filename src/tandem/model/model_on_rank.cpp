@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/model_on_rank.h"
 
+#include <ATen/ops/equal.h>
+
 #include <algorithm>
+#include <cstring>
 #include <iomanip>
 
 #include "tandem/base/check.h"
@@ -30,6 +33,28 @@ ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, cons
   TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);
 }
 
+namespace {
+
+// A file may hold the head that config.json says is the embeddings: then it must be these. Nor is a head that is missing made up.
+void check_head(const ModelConfig& config, const checkpoint::ModelDir& files) {
+  constexpr const char *kHead = "lm_head.weight", *kEmbedding = "model.embed_tokens.weight";
+  const std::string path = files.path() + "/config.json";
+  if (config.num_labels > 0) return;
+  if (!config.tied_embeddings && !files.contains(kHead))
+    throw UserError(files.path(), join_text("holds no tensor `", kHead, "`, and its config.json does not say that the head is tied"),
+                    "all weights, or \"tie_word_embeddings\": true in config.json where the embeddings are the head");
+  if (!config.tied_embeddings || !files.contains(kHead)) return;
+  const at::Tensor head = files.tensor(kHead), embedding = files.tensor(kEmbedding);
+  const bool same = head.scalar_type() == embedding.scalar_type()
+                        ? head.sizes() == embedding.sizes() && std::memcmp(head.data_ptr(), embedding.data_ptr(), head.nbytes()) == 0
+                        : head.sizes() == embedding.sizes() && at::equal(head.to(at::kFloat), embedding.to(at::kFloat));
+  if (!same)
+    throw UserError(path, join_text("\"tie_word_embeddings\" is true, and `", kHead, "` beside it differs from `", kEmbedding, "`"),
+                    "false, to use both as transformers does, or weights without that head");
+}
+
+}  // namespace
+
 void ModelOnRank::load(const std::string& dir, Head head) {
   const double begin = now_s();
   const checkpoint::ModelDir files(dir);
@@ -43,6 +68,7 @@ void ModelOnRank::load(const std::string& dir, Head head) {
   // further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
   const bool has_own_head = !config().tied_embeddings && config().num_labels == 0;
+  check_head(config(), files);
   files.require_exactly(names, [&](const std::string& name) {
     return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
   });

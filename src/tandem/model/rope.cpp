@@ -37,6 +37,7 @@ double magnitude(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 
 
 double stretched(double frequency, int64_t i, const ModelConfig& c) {
   if (c.rope_scaling.type == "llama3") return llama3(frequency, c.rope_scaling);
+  if (c.rope_scaling.type == "linear") return frequency / c.rope_scaling.factor;
   return c.rope_scaling.type == "yarn" ? yarn(frequency, i, c) : frequency;
 }
 

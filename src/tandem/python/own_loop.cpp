@@ -10,7 +10,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
-#include "tandem/base/json_depth.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/device/process.h"
 #include "tandem/hub/fetch.h"
 #include "tandem/python/hooks.h"
@@ -67,7 +67,7 @@ class OwnLoop {
 
   nb::object encode_text(const std::string& text) const { return copied<int64_t>(session_->encoded(text)); }
   nb::object encode_messages(const std::string& json) const {
-    const auto row = parse_or_discard<nlohmann::ordered_json>(json);
+    const auto row = parse_exact(json).value;
     return copied<int64_t>(session_->encoded(text::Conversation::from_json(row, "the messages")));
   }
 

@@ -26,6 +26,7 @@
 #include "tandem/runtime/launch.h"
 #include "tandem/runtime/stage/stages.h"
 #include "tandem/runtime/supervised_run.h"
+#include "tandem/serve/generation_defaults.h"
 #include "tandem/serve/reward_trial.h"
 #include "tandem/sink/worker.h"
 #include "tandem/train/trainer.h"
@@ -220,6 +221,7 @@ RunSummary reinforce_on_rank(const RunRequest& asked, comm::Group& world, RunFol
   if (warm) start = warm_start(request, world, std::move(start));
   if (!request.replay_decisions.empty() && !config.run.parity) start.products = products_of_run(request.replay_decisions, world);
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
+  if (folder) serve::say_not_followed(start.model_dir, config.rollout.sampling);
   if (folder && !request.about_correction.empty()) log::info(request.about_correction);
   policy::Rank rank(config, layouts, world, start.products);
   const planner::Schedule schedule = config::schedule_of(config, layouts, !request.replay.empty());

@@ -25,7 +25,8 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
   rollout::GroupAssembly groups(engine);
-  const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, r.stop);
+  const std::vector<std::string> stop = stop_texts(r.stop, r.sampling, config, r.tokenizer);
+  const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, stop);
   for (size_t i = 0; i < prompts.size(); ++i) {
     rollout::GroupRequest request;
     request.group.id = data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride};
@@ -45,7 +46,7 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
     engine.step();
     for (data::Group& group : groups.finished()) {
       for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
-      if (r.tokenizer) fill_text(group, *r.tokenizer, r.stop);
+      if (r.tokenizer) fill_text(group, *r.tokenizer, stop);
       done.emplace(value(group.id), std::move(group));
     }
     for (auto it = done.find(next); it != done.end(); it = done.find(next += r.group_stride)) {

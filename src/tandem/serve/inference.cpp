@@ -9,6 +9,7 @@
 #include "tandem/model/model_on_rank.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/serve/answers.h"
+#include "tandem/serve/generation_defaults.h"
 #include "tandem/serve/response_text.h"
 #include "tandem/train/trainer.h"
 
@@ -84,6 +85,7 @@ double Inference::generate(std::vector<data::Prompt> prompts, const GenerateOpti
 Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
                          const std::function<void(const data::Group&)>& graded) {
   if (prompts.empty()) return {};
+  say_not_followed(state_->options.model, options.sampling);
   const AnswerRequest request{state_->model().decoder(), state_->model().parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
                               options.stop, options.n, static_cast<uint64_t>(state_->options.seed), 0, 1, {}};
   return answer_and_grade(request, std::move(prompts), grading, graded);
@@ -91,6 +93,7 @@ Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOption
 
 data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOptions& options,
                                    const std::function<bool(int32_t)>& goes_on) {
+  say_not_followed(state_->options.model, options.sampling);
   rollout::Engine& engine = state_->one_at_a_time();
   rollout::Request request;
   request.prompt = std::move(prompt);

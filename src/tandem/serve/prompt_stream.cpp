@@ -5,6 +5,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 
 namespace tandem::serve {
@@ -119,13 +120,13 @@ data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t r
   if (!prompt.messages.empty()) {
     const text::ChatTemplate& chat_template = chat();
     try {
-      const auto conversation = text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), where);
+      const auto conversation = text::Conversation::from_json(parse_exact(prompt.messages).value, where);
       text::EncodedConversation encoded = text::encode_conversation(text_.tokenizer, chat_template, conversation, where);
       prompt.text = std::move(encoded.text);
       prompt.ids = std::move(encoded.ids);
       const text::Conversation texts = text::as_text(text_.tokenizer, conversation);
       if (texts.messages != conversation.messages)
-        prompt.messages = nlohmann::ordered_json{{"messages", texts.messages}, {"tools", texts.tools}}.dump();
+        prompt.messages = exact_text({{"messages", texts.messages}, {"tools", texts.tools}});
     } catch (const UserError& e) {
       throw UserError(where, e.what(), "messages that the chat template takes");
     }
@@ -149,7 +150,7 @@ const text::ChatTemplate& PromptStream::chat() const {
 std::optional<int32_t> PromptStream::end_of_answer(const data::Prompt& prompt, std::span<const int32_t> ends) const {
   if (ends.empty()) return std::nullopt;
   if (ends.size() > 1 && !prompt.messages.empty()) {
-    auto conversation = text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), "messages");
+    auto conversation = text::Conversation::from_json(parse_exact(prompt.messages).value, "messages");
     if (const auto end = text::end_of_turn(text_.tokenizer, chat(), std::move(conversation), ends)) return end;
   }
   const auto eos = text_.tokenizer.eos_id();

@@ -40,6 +40,12 @@ void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::
   if (group.greedy) fill(*group.greedy);
 }
 
+std::vector<std::string> stop_texts(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                                    const text::Tokenizer* tokenizer) {
+  if (tokenizer && !sampling.ignore_eos) asked.insert(asked.end(), model.stop_strings.begin(), model.stop_strings.end());
+  return asked;
+}
+
 std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer) {
   std::vector<int32_t> ids = model_eos;
   if (tokenizer && tokenizer->eos_id() && std::find(ids.begin(), ids.end(), *tokenizer->eos_id()) == ids.end()) ids.push_back(*tokenizer->eos_id());

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/model/config.h"
 #include "tandem/rollout/request.h"
 #include "tandem/text/tokenizer.h"
 
@@ -16,6 +17,10 @@ rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std:
 /// Fills the text of each sample, and of a greedy answer, without special tokens and cut before the first stop text. Ids above the
 /// tokenizer's are left out.
 void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::vector<std::string>& stops);
+
+/// The texts that end a response: those asked for, and the model's where there is a tokenizer to read by, unless its ends are ignored.
+std::vector<std::string> stop_texts(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                                    const text::Tokenizer* tokenizer);
 
 /// The ids that end a response: the model's, and the tokenizer's end of text.
 std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/text/unicode.h"
@@ -66,7 +67,7 @@ TokenIds ScoredText::whole(const reward::Answer& answer) const {
       throw UserError("reward.model " + dir_, "has no chat template, and the prompt is a list of messages", "a prompt that is a text");
     return tokenizer_.encode(well_formed(answer.prompt) + well_formed(answer.response));
   }
-  text::Conversation talk = text::Conversation::from_json(nlohmann::ordered_json::parse(answer.messages), "reward.model " + dir_);
+  text::Conversation talk = text::Conversation::from_json(parse_exact(answer.messages).value, "reward.model " + dir_);
   talk.messages.push_back({{"role", "assistant"}, {"content", well_formed(answer.response)}});
   talk.add_generation_prompt = false;
   return text::encode_rendered(tokenizer_, chat_->render(talk));

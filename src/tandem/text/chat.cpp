@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tandem/base/error.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/json_file.h"
 
 namespace tandem::text {
@@ -45,13 +46,20 @@ Json tokens_of(const std::string& directory) {
   return tokens;
 }
 
+// A null field is an absent one, as for transformers: APIs write "content": null beside calls, and a column of structs gives every
+// message all keys. Further inside, as in the arguments of a call, null is a value.
+void drop_nulls(Json& message) {
+  for (auto field = message.begin(); message.is_object() && field != message.end();)
+    field = field->is_null() ? message.erase(field) : std::next(field);
+}
+
 }  // namespace
 
 Conversation Conversation::from_json(const Json& row, const std::string& where) {
   const auto wrong = [&](const char* field, const char* right) {
     return UserError(
         where,
-        std::string("field `") + field + "` is " + row[field].dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60),
+        std::string("field `") + field + "` is " + exact_text(row[field]).substr(0, 60),
         std::string("expected ") + right);
   };
   Conversation out;
@@ -59,6 +67,7 @@ Conversation Conversation::from_json(const Json& row, const std::string& where) 
     throw UserError(where, "has no field `messages`", "expected {\"messages\": [{\"role\":, \"content\":}]}");
   out.messages = row["messages"];
   if (!out.messages.is_array() || out.messages.empty()) throw wrong("messages", "a list of {\"role\":, \"content\":}");
+  for (Json& message : out.messages) drop_nulls(message);
   for (const Json& message : out.messages)
     if (!message.is_object() || !message.contains("role")) throw wrong("messages", "a \"role\" in each message");
   if (row.contains("tools")) out.tools = row["tools"];

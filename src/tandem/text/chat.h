@@ -19,7 +19,8 @@ struct Conversation {
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();  ///< more names for the template; they win over all others
   bool add_generation_prompt = true;                                     ///< ends with the head of the answer
 
-  /// Reads {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}}; only messages must be there.
+  /// Reads {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}}; only messages must be there. A
+  /// field of a message that is null is left out.
   /// Errors: UserError naming `where` and the field.
   static Conversation from_json(const nlohmann::ordered_json& row, const std::string& where);
 };

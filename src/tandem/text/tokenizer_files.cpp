@@ -19,29 +19,6 @@ const std::string_view kQwen2Split =
 
 namespace {
 
-// The name of a token: a text, or an object as added tokens have it; null and absent are none.
-std::string token_name(const JsonPart& part) {
-  if (part.is_none()) return "";
-  return part.value().is_object() ? part["content"].text() : part.text();
-}
-
-void read_names(const JsonPart& config, TokenizerSpec& spec) {
-  spec.eos = token_name(config["eos_token"]);
-  spec.bos = token_name(config["bos_token"]);
-}
-
-AddedToken read_added(const JsonPart& entry, int32_t id) {
-  AddedToken token;
-  token.id = id;
-  token.content = entry["content"].text();
-  token.special = entry["special"].flag_or(false);
-  token.normalized = entry["normalized"].flag_or(false);
-  token.lstrip = entry["lstrip"].flag_or(false);
-  token.rstrip = entry["rstrip"].flag_or(false);
-  token.single_word = entry["single_word"].flag_or(false);
-  return token;
-}
-
 // What the model knows a name by: bytes, or in a vocabulary of characters the name itself. None for a name that no bytes have.
 std::optional<std::string> key_of(const std::string& name, bool by_character) {
   std::string bytes;
@@ -127,7 +104,8 @@ std::vector<std::string> lines_of(const std::string& bytes) {
 
 }  // namespace
 
-TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merge_lines, const json& config, const std::string& where) {
+TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merge_lines, const DeclaredTokens& declared,
+                         const std::string& where) {
   TokenizerSpec spec;
   spec.bpe.where = where;
   spec.normalizer.emplace_back();
@@ -140,22 +118,12 @@ TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merg
     if (merge_lines[i].empty() || (i == 0 && merge_lines[i].starts_with("#version"))) continue;
     add_merge_line(merge_lines[i], where + "/merges.txt:" + std::to_string(i + 1), spec.bpe);
   }
-  const JsonPart settings(config, where + "/tokenizer_config.json:");
-  if (const JsonPart decoder = settings["added_tokens_decoder"]; !decoder.is_none()) {
-    if (!decoder.value().is_object()) decoder.unsupported("expected an object");
-    for (const auto& [id, entry] : decoder.value().items()) {
-      if (id.empty() || id.size() > 7 || id.find_first_not_of("0123456789") != std::string::npos || std::stoi(id) > kLargestId)
-        decoder.refuse("has `" + id + "`, which is not a token id", "expected an integer from 0 to " + std::to_string(kLargestId));
-      AddedToken token = read_added(decoder[id], std::stoi(id));
-      token.normalized = false;  // Qwen2 matches all of them on the raw text
-      spec.added.push_back(std::move(token));
-    }
-  }
-  read_names(settings, spec);
+  add_declared_tokens(declared, where, spec);
+  for (AddedToken& token : spec.added) token.normalized = false;  // Qwen2 matches all of them on the raw text
   return spec;
 }
 
-TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, const std::string& where) {
+TokenizerSpec tokenizer_json_spec(const json& tokenizer, const DeclaredTokens& declared, const std::string& where) {
   constexpr std::string_view kTokenizer = "/tokenizer.json";
   const std::string directory = where.ends_with(kTokenizer) ? where.substr(0, where.size() - kTokenizer.size()) : where;
   const JsonPart file(tokenizer, where + ":");
@@ -171,7 +139,7 @@ TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, con
   spec.decoder = read_decoder(file["decoder"]);
   read_model(file["model"], spec);
   read_added_tokens(file["added_tokens"], spec);
-  read_names({config, directory + "/tokenizer_config.json:"}, spec);
+  add_declared_tokens(declared, directory, spec);
   return spec;
 }
 
@@ -186,12 +154,20 @@ Tokenizer Tokenizer::load(const std::string& directory) {
     throw UserError(directory, "there is no such directory",
                     "expected a Hugging Face model directory; `scripts/get OWNER/NAME` fetches one");
   if (!present_in(directory))
-    throw UserError(directory, "holds no tokenizer", "expected tokenizer.json, or vocab.json with merges.txt");
-  const json config = std::filesystem::exists(config_path) ? read_json_object(config_path) : json::object();
+    throw UserError(directory,
+                    std::filesystem::exists(directory + "/adapter_config.json") ? "holds a PEFT adapter and no tokenizer"
+                                                                                : "holds no tokenizer",
+                    "expected tokenizer.json, or vocab.json with merges.txt");
+  const auto read_if_there = [&](const std::string& path) {
+    return std::filesystem::exists(path) ? read_json_object(path) : json::object();
+  };
+  DeclaredTokens declared{read_if_there(config_path), {}, read_if_there(directory + "/added_tokens.json"),
+                          read_if_there(directory + "/special_tokens_map.json")};
+  if (!declared.config.empty()) declared.config_in_order = nlohmann::ordered_json::parse(read_file(config_path));
   if (std::filesystem::exists(tokenizer_path))
-    return Tokenizer(tokenizer_json_spec(read_json_object(tokenizer_path), config, tokenizer_path), directory);
+    return Tokenizer(tokenizer_json_spec(read_json_object(tokenizer_path), declared, tokenizer_path), directory);
   const json vocab = read_json_object(directory + "/vocab.json");
-  return Tokenizer(qwen2_spec(vocab, lines_of(read_file(directory + "/merges.txt")), config, directory), directory);
+  return Tokenizer(qwen2_spec(vocab, lines_of(read_file(directory + "/merges.txt")), declared, directory), directory);
 }
 
 void write_char_tokenizer(const std::string& directory, std::string_view alphabet, const std::vector<std::string>& special_tokens) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tandem/text/declared_tokens.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::text {
@@ -14,11 +15,11 @@ namespace tandem::text {
 /// Qwen2's split pattern, used with vocab.json + merges.txt.
 extern const std::string_view kQwen2Split;
 
-/// Qwen2 form. `config` is tokenizer_config.json ({} if none). Errors: UserError naming `where`.
-TokenizerSpec qwen2_spec(const nlohmann::json& vocab, const std::vector<std::string>& merge_lines, const nlohmann::json& config,
+/// Qwen2 form. Errors: UserError naming `where`.
+TokenizerSpec qwen2_spec(const nlohmann::json& vocab, const std::vector<std::string>& merge_lines, const DeclaredTokens& declared,
                          const std::string& where);
 /// The form of the `tokenizers` library. Errors: UserError naming `where` for every part that is not supported.
-TokenizerSpec tokenizer_json_spec(const nlohmann::json& tokenizer, const nlohmann::json& config, const std::string& where);
+TokenizerSpec tokenizer_json_spec(const nlohmann::json& tokenizer, const DeclaredTokens& declared, const std::string& where);
 
 /// Writes tokenizer.json and tokenizer_config.json of a tokenizer with one token per character of `alphabet` (ASCII). It has no
 /// merges. Special tokens come first (ids 0, 1, ...). `<eos>` and `<pad>` take those roles when among them.

@@ -91,7 +91,8 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
                                        [this](int64_t tokens, double) { keep_pace(tokens); }, /*logs_graphs=*/true});
   stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
   stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
-  stop_matchers_ = serve::stop_matchers(&tokenizer_, config_.rollout.stop);
+  stop_ = serve::stop_texts(config_.rollout.stop, config_.rollout.sampling, model_config_, &tokenizer_);
+  stop_matchers_ = serve::stop_matchers(&tokenizer_, stop_);
   if (world.rank() > 0) return;
   const std::map<std::string, std::string> files = reward_files(config_.reward);
   for (const auto& [file, digest] : welcome.reward_files)
@@ -212,7 +213,7 @@ std::vector<data::Group> Generator::finished() {
       groups_.erase(group.id);
       continue;
     }
-    serve::fill_text(group, tokenizer_, config_.rollout.stop);
+    serve::fill_text(group, tokenizer_, stop_);
     scorer_->submit(std::move(group));
   }
   std::vector<data::Group> scored;

@@ -98,6 +98,7 @@ class Generator {
   std::unique_ptr<reward::Rule> rule_;
   std::optional<reward::Scorer> scorer_;
   std::vector<int32_t> stop_ids_;
+  std::vector<std::string> stop_;  // texts that end a response
   rollout::StopMatcherFactory stop_matchers_;
   bool has_reward_failed_ = false;
   std::set<data::GroupId> groups_;  // under way, those with the graders among them

@@ -66,6 +66,27 @@ TEST(Parquet, TextsNumbersAndNestedFieldsAreColumnsToo) {
   EXPECT_EQ(open_records(kRows, options, 0)->size(), 2);
 }
 
+TEST(Parquet, DecimalsKeepAllTheirDigits) {
+  Options options;
+  options.prompt_column = "plain";
+  const auto answers = [&](const char* column) {
+    options.answer_column = column;
+    const auto source = open_records(kRows, options, 0);
+    return std::vector<std::string>{source->at(0).answer, source->at(1).answer, source->at(2).answer};
+  };
+  EXPECT_EQ(answers("whole"), (std::vector<std::string>{"123456789012345678901234567890", "-7", "0"}));
+  EXPECT_EQ(answers("cents"), (std::vector<std::string>{"12345678901234567890123456789012345678901234567890.25", "0.10", "-3.50"}));
+  EXPECT_TRUE(says(open_records(kRows, options, 0)->at(0).columns, R"("whole":123456789012345678901234567890,)"));
+}
+
+TEST(Parquet, AFileIsOneWhateverItsNameSays) {
+  std::ifstream in(kRows, std::ios::binary);
+  const std::string path = record_file("rows.jsonl", {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()});
+  EXPECT_EQ(open_records(path, verl(), 0)->at(1).answer, "x");
+  const std::string lines = record_file("lines.parquet", "{}");
+  EXPECT_TRUE(says(error_of([&] { open_records(lines, verl(), 0); }), "lines.parquet: is no readable Parquet file"));
+}
+
 TEST(Parquet, AnErrorNamesFileRowAndColumn) {
   const auto error = [](const Options& options) { return error_of([&] { open_records(kRows, options, 0); }); };
   Options options = verl();

@@ -86,6 +86,76 @@ TEST(Records, ErrorsNameFileAndLine) {
   EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("{prompt}"), std::string::npos);
 }
 
+TEST(Records, AFileOfAnotherKindIsNamedForWhatItIs) {
+  const std::string bom16 = "\xFF\xFE", zip = "PK\x03\x04", gzip = "\x1F\x8B\x08";
+  const std::string latin = "{\"question\": \"caf\xE9\", \"answer\": \"a\"}\n";
+  const std::pair<std::string, std::string> wrong[] = {
+      {file_with("k.jsonl.gz", gzip + std::string(20, 'x')), "k.jsonl.gz: is a gzip archive"},
+      {file_with("k1.jsonl", gzip + "x"), "k1.jsonl: is a gzip archive"},
+      {file_with("k.xlsx", zip), "k.xlsx: is a zip archive"},
+      {file_with("k.zst", "\x28\xB5\x2F\xFD"), "is a zstd archive"},
+      {file_with("k2.jsonl", bom16 + std::string("{\0}\0", 4)), "k2.jsonl: is text in UTF-16"},
+      {file_with("k3.jsonl", std::string("{\0}\0", 4)), "is text in UTF-16"},
+      {file_with("k.arrow", "ARROW1"), "is an Arrow file"},
+      {file_with("k4.jsonl", "<!doctype html><title>404</title>"), "is a web page"},
+      {file_with("k5.parquet", "version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS"},
+      {file_with("k.csv", "question,answer\nq,a\n"), "k.csv: is a table of commas"},
+      {file_with("k.tsv", "question\tanswer\nq\ta\n"), "k.tsv: is a table of tabs"},
+      {file_with("k6.jsonl", "question,answer\nq,a\n"), "k6.jsonl: seems to be a table of commas"},
+      {file_with("k7.jsonl", latin), "k7.jsonl:1: is not UTF-8 at its byte 18, 0xE9"},
+      {file_with("k8.json", "[" + latin + "]"), "k8.json: is not UTF-8 at its byte 19, 0xE9"},
+      {file_with("k9.jsonl", R"({"question": "q", "answer": 1e400})"),
+       "k9.jsonl:1: holds the number 1e400, which is larger than any float"},
+  };
+  for (const auto& [path, what] : wrong) EXPECT_NE(error_of(path, {}).find(what), std::string::npos) << error_of(path, {});
+  EXPECT_NE(error_of(fs::temp_directory_path().string(), {}), "");
+  EXPECT_EQ(error_of(file_with("bom.jsonl", std::string("\xEF\xBB\xBF") + R"({"question": "q", "answer": "a"})"), {}), "");
+}
+
+TEST(Records, ANumberOfARowIsNotRounded) {
+  const auto gold = [](const std::string& number) {
+    return open_records(file_with("n.jsonl", R"({"question": "q", "answer": )" + number + "}"), {}, 0)->at(0).answer;
+  };
+  for (const char* number : {"123456789012345678901234567890", "-123456789012345678901234567890", "18446744073709551616",
+                             "18446744073709551615", "3.14159265358979323846", "1e-400", "1.0", "1", "-0.0", "0.1",
+                             "2.50000000000000000001"})
+    EXPECT_EQ(gold(number), number);
+  EXPECT_EQ(gold("[123456789012345678901234567890, 1]"), "[123456789012345678901234567890,1]");
+  Options options;
+  options.columns = {"*"};
+  options.curriculum_column = "rank";
+  const std::string big = R"({"question": 12345678901234567890123, "answer": "a", "rank": 123456789012345678901, )"
+                          R"("messages": [{"n": 98765432109876543210987}]})";
+  const auto source = open_records(file_with("big.json", "[" + big + "]"), options, 0);
+  EXPECT_EQ(source->at(0).text, "12345678901234567890123");
+  EXPECT_EQ(source->at(0).rank, 123456789012345678901.0);
+  EXPECT_NE(source->at(0).columns.find(R"([{"n":98765432109876543210987}])"), std::string::npos) << source->at(0).columns;
+  options.prompt_column = "messages";
+  const std::string talk = R"({"messages": [{"role": "user", "content": "q", "n": 98765432109876543210987}], "answer": "a", "rank": 1})";
+  const std::string messages = open_records(file_with("talk.jsonl", talk), options, 0)->at(0).messages;
+  EXPECT_NE(messages.find(R"("n":98765432109876543210987)"), std::string::npos) << messages;
+}
+
+TEST(Records, EveryPlaceOfATemplateIsFilledAndTheQuestionStaysAsItIs) {
+  const auto text = [](const std::string& form, const std::string& question) {
+    Options options;
+    options.prompt_template = form;
+    const std::string row = "{\"question\": \"" + question + "\", \"answer\": \"a\"}";
+    return open_records(file_with("t.jsonl", row), options, 0)->at(0).text;
+  };
+  EXPECT_EQ(text("{prompt} Read it again: {prompt}", "2+2?"), "2+2? Read it again: 2+2?");
+  EXPECT_EQ(text("{prompt}{prompt}{prompt}", "x"), "xxx");
+  EXPECT_EQ(text("{prompt} or {prompt}", "{prompt}"), "{prompt} or {prompt}") << "a question may hold the text";
+  EXPECT_EQ(text("{prompt}|{prompt}", "a {prompt} b"), "a {prompt} b|a {prompt} b");
+  EXPECT_EQ(text("Q: {prompt}", ""), "Q: ");
+  EXPECT_EQ(text("{prompt} in \\boxed{answer}, {not this}", "q"), "q in \\boxed{answer}, {not this}");
+  for (const char* form : {"{{prompt}}", "Q {{prompt}} {prompt}", "{ prompt }", "{Prompt}", "{question}", ""}) {
+    Options options;
+    options.prompt_template = form;
+    EXPECT_NE(error_of(file_with("t.jsonl", "{}"), options).find("data.prompt_template"), std::string::npos) << form;
+  }
+}
+
 TEST(Records, APipeOrADeviceIsRefusedAtOnce) {
   const test::TemporaryFolder folder("odd_records");
   for (const char* name : {"rows.jsonl", "rows.parquet"})

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/ops/equal.h>
+
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "../../error_text.h"
@@ -11,6 +15,7 @@
 #include "../../tiny_model.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/model/rope.h"
 
 namespace tandem::model {
 namespace {
@@ -90,12 +95,144 @@ TEST(ModelConfig, LlamaStretchesItsRopeAndReadsBack) {
   EXPECT_NE(refusal(with("attention_bias", true)).find("attention_bias"), std::string::npos);
 }
 
+// What is said on standard error.
+std::string said_by(const std::function<void()>& action) {
+  ::testing::internal::CaptureStderr();
+  action();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+json with_rope(const json& keys) {
+  json config = to_json(test::tiny_config(), "float32");
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters"}) config.erase(key);
+  config.update(keys);
+  return config;
+}
+
+const json kYarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+json plus(json object, const json& more) {
+  object.update(more);
+  return object;
+}
+
+// As transformers 5.24 reads them.
+TEST(ModelConfig, RopeScalingTakesThePlaceOfRopeParameters) {
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  const struct {
+    json keys;
+    const char* type;
+    double theta, factor;
+  } read[] = {
+      {{{"rope_parameters", plus(plain, {{"rope_theta", 1e4}})}, {"rope_scaling", kYarn}}, "yarn", 1e4, 4},
+      {{{"rope_parameters", plain}, {"rope_scaling", plus(kYarn, {{"rope_theta", 5e5}})}}, "yarn", 5e5, 4},
+      {{{"rope_parameters", plain}, {"rope_scaling", kYarn}, {"rope_theta", 5e5}}, "yarn", 5e5, 4},
+      {{{"rope_parameters", plus(kYarn, {{"rope_theta", 1e4}})}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
+       "linear", 1e4, 2},
+      {{{"rope_parameters", {{"rope_type", "default"}}}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 3}}}}, "dynamic", 1e4, 3},
+      {{{"rope_parameters", plain}, {"rope_scaling", json::object()}}, "default", 5e5, 1},
+      {{{"rope_parameters", plain}, {"rope_scaling", nullptr}}, "default", 5e5, 1},
+      {{{"rope_parameters", nullptr}, {"rope_scaling", kYarn}}, "yarn", 1e4, 4},
+      {{{"rope_parameters", json::object()}, {"rope_theta", 7}}, "default", 7, 1},
+      {{{"rope_parameters", plain}, {"rope_theta", 7}}, "default", 5e5, 1},
+      {{{"rope_scaling", plus(kYarn, {{"rope_theta", 7}})}, {"rope_theta", 5e5}}, "yarn", 7, 4},
+      {{{"rope_scaling", plus(kYarn, {{"factor", nullptr}, {"beta_fast", nullptr}})}, {"max_position_embeddings", 128}}, "yarn", 1e4, 2},
+      {{{"rope_scaling", {{"rope_type", nullptr}, {"type", "linear"}, {"factor", 2}}}}, "linear", 1e4, 2},
+  };
+  for (const auto& one : read) {
+    const ModelConfig c = parse_config(with_rope(one.keys), "here");
+    EXPECT_EQ(c.rope_scaling.type, one.type) << one.keys;
+    EXPECT_EQ(c.rope_theta, one.theta) << one.keys;
+    EXPECT_EQ(c.rope_scaling.factor, one.factor) << one.keys;
+    EXPECT_EQ(to_json(parse_config(to_json(c, "float32"), "again"), "float32"), to_json(c, "float32")) << one.keys;
+  }
+}
+
+TEST(ModelConfig, WhatASayAboutPositionsIsNotFollowedInIsRefusedOrSaid) {
+  const std::pair<json, const char*> refused[] = {
+      {{{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}, {"rope_scaling", kYarn}},
+       "rope_theta is 1e+06, and 10000 by rope_scaling"},
+      {{{"rope_parameters", {{"full_attention", kYarn}, {"sliding_attention", kYarn}}}}, "one rope for all layers"},
+      {{{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}}, "longrope"},
+      {{{"rope_scaling", {{"type", "su"}, {"factor", 4.0}}}}, "su"},
+      {{{"rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 4.0}}}}, "the same as rope_type"},
+      {{{"rope_scaling", {{"rope_type", "linear"}}}}, "factor"},
+      {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 0}}}}, "factor"},
+      {{{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}}, "partial_rotary_factor"},
+      {{{"partial_rotary_factor", 0.25}}, "partial_rotary_factor"},
+      {{{"rotary_pct", 0.25}}, "rotary_pct"},
+      {{{"layer_types", {"full_attention", "sliding_attention"}}}, "layer_types"},
+  };
+  for (const auto& [keys, what] : refused)
+    EXPECT_NE(refusal(with_rope(keys)).find(what), std::string::npos) << keys << refusal(with_rope(keys));
+  const std::pair<json, const char*> said[] = {
+      {{{"rope_scaling", {{"factor", 2.0}}}}, "\"factor\" is not read by rope_type \"default\""},
+      {{{"rope_scaling", plus(kYarn, {{"low_freq_factor", 1}})}}, "\"low_freq_factor\" is not read by rope_type \"yarn\""},
+      {{{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}, {"rope_theta", 7}},
+       "its rope_theta of 500000 takes the place of the 7"},
+      {{{"rope_parameters", kYarn}, {"rope_scaling", {{"rope_type", "default"}}}}, "rope_scaling beside it takes its place"},
+      {{{"rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}}}, {"rope_scaling", kYarn}},
+       "\"mrope_section\" is not read"},
+  };
+  for (const auto& [keys, what] : said) {
+    const std::string text = said_by([&, &keys = keys] { (void)parse_config(with_rope(keys), keys.dump()); });
+    EXPECT_NE(text.find(what), std::string::npos) << keys << text;
+  }
+  const json agrees = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}}, {"rope_scaling", kYarn}};
+  EXPECT_EQ(said_by([&] { (void)parse_config(with_rope(agrees), "here"); }), "");
+}
+
+TEST(ModelConfig, ALinearRopeTurnsByPositionsOverTheFactor) {
+  ModelConfig c = parse_config(with_rope(json::object()), "here");
+  const at::Tensor plain = rope_table(c);
+  c = parse_config(with_rope({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}), "here");
+  const at::Tensor half = rope_table(c);
+  EXPECT_TRUE(at::equal(half[6], plain[3]));
+  EXPECT_FALSE(at::equal(half[6], plain[6]));
+  c = parse_config(with_rope({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}), "here");
+  EXPECT_TRUE(at::equal(rope_table(c), plain)) << "within max_position_embeddings";
+}
+
+TEST(ModelConfig, AnAdapterIsNamedForWhatItIs) {
+  const test::TemporaryFolder folder("adapter");
+  const auto error = [&](const std::string& dir) { return test::error_of([&] { (void)read_config(dir); }); };
+  std::filesystem::create_directories(folder / "adapter");
+  write_file(folder / "adapter/adapter_config.json", R"({"base_model_name_or_path": "org/base", "peft_type": "LORA"})");
+  EXPECT_NE(error(folder / "adapter").find("holds a PEFT adapter of `org/base` and no model"), std::string::npos);
+  EXPECT_NE(error(folder / "adapter").find("merge_and_unload"), std::string::npos);
+  write_file(folder / "adapter/adapter_config.json", R"({"base_model_name_or_path": null})");
+  EXPECT_NE(error(folder / "adapter").find("holds a PEFT adapter and no model"), std::string::npos) << error(folder / "adapter");
+  std::filesystem::create_directories(folder / "hf");
+  write_file(folder / "hf/config.json", to_json(test::tiny_config(), "float32").dump());
+  EXPECT_NE(error(folder / "adapter").find("the merged model, " + (folder / "hf")), std::string::npos) << error(folder / "adapter");
+  EXPECT_EQ(error(folder / "hf"), "");
+  write_file(folder / "hf/adapter_config.json", "{}");
+  const std::string said = said_by([&] { (void)read_config(folder / "hf"); });
+  EXPECT_NE(said.find("the PEFT adapter beside the model (adapter_config.json) is not applied"), std::string::npos) << said;
+  EXPECT_EQ(said_by([&] { (void)read_config(folder / "hf"); }), "") << "once";
+  write_file(folder / "model.gguf", "GGUF....");
+  EXPECT_NE(error(folder / "model.gguf").find("is a GGUF file, no directory"), std::string::npos) << error(folder / "model.gguf");
+}
+
+TEST(ModelConfig, StopStringsOfTheGenerationConfigAreRead) {
+  const test::TemporaryFolder folder("generation");
+  write_file(folder / "config.json", to_json(test::tiny_config(), "float32").dump());
+  const auto read = [&](const json& said) {
+    write_file(folder / "generation_config.json", said.dump());
+    return read_config(folder.path());
+  };
+  EXPECT_EQ(read({{"stop_strings", "END"}}).stop_strings, std::vector<std::string>{"END"});
+  EXPECT_EQ(read({{"stop_strings", {"a", "", "b"}}}).stop_strings, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(read({{"stop_strings", nullptr}}).stop_strings.empty());
+  EXPECT_EQ(read({{"eos_token_id", {2, 3, 2}}}).eos_ids, (std::vector<int32_t>{1, 2, 3}));
+  for (const json& wrong : {json(3), json({1, 2}), json::object()})
+    EXPECT_NE(test::error_of([&] { (void)read({{"stop_strings", wrong}}); }).find("stop_strings"), std::string::npos) << wrong;
+}
+
 TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
   const json longrope = {{"rope_type", "longrope"}, {"rope_theta", 1e6}, {"factor", 4.0}};
   EXPECT_NE(refusal(with("rope_parameters", longrope)).find("longrope"), std::string::npos);
   const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
   EXPECT_NE(refusal(with("rope_parameters", yarn)).find("original_max_position_embeddings"), std::string::npos);
-  EXPECT_NE(refusal(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).find("linear"), std::string::npos);
   EXPECT_NE(refusal(with("rope_parameters", {{"rope_theta", nullptr}})).find("rope_theta"), std::string::npos);
   EXPECT_EQ(parse_config(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}), "here").rope_theta, 5e5);
   EXPECT_EQ(parse_config(with("rope_scaling", {{"rope_type", "default"}}), "here").rope_theta, 10000);

@@ -21,7 +21,7 @@ using nlohmann::json;
 const std::string kFolder = std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/tokenizer/";
 
 Tokenizer fixture(const std::string& name) {
-  return Tokenizer(tokenizer_json_spec(read_json_object(kFolder + name + ".json"), json::object(), name), name);
+  return Tokenizer(tokenizer_json_spec(read_json_object(kFolder + name + ".json"), {}, name), name);
 }
 
 std::vector<std::string> fixture_names() {
@@ -109,7 +109,7 @@ TEST(TokenizerJson, StepsThatGrowWithoutEndAreRefusedBeforeTheyDo) {
                         with_steps("pre_tokenizer", "pretokenizers", {{"type", "Digits"}}, 100'000)};
   for (const json& file : files)
     EXPECT_EQ(test::within_memory(int64_t{1} << 30, 60, [&] {
-                Tokenizer(tokenizer_json_spec(file, json::object(), "x"), "x").encode("a banana 12", Special::kPlain);
+                Tokenizer(tokenizer_json_spec(file, {}, "x"), "x").encode("a banana 12", Special::kPlain);
               }), "refused") << file.dump().substr(0, 300);
 }
 
@@ -123,7 +123,7 @@ TEST(TokenizerJson, RepetitionsOfRepetitionsAreRefusedInTime) {
       json file = read_json_object(kFolder + "llama.json");
       file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{kind, pattern}}}, {"behavior", "Isolated"}};
       if (kind == std::string("String") && pattern.size() < 1000) continue;  // that is a plain text
-      EXPECT_EQ(test::within_memory(int64_t{1} << 30, 60, [&] { Tokenizer(tokenizer_json_spec(file, json::object(), "x"), "x"); }),
+      EXPECT_EQ(test::within_memory(int64_t{1} << 30, 60, [&] { Tokenizer(tokenizer_json_spec(file, {}, "x"), "x"); }),
                 "refused") << kind << " " << pattern.substr(0, 60);
     }
   }
@@ -165,7 +165,7 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByItsPath) {
     json bad = good;
     bad[json::json_pointer(at)] = json::parse(value);
     try {
-      Tokenizer(tokenizer_json_spec(bad, json::object(), "x"), "x");
+      Tokenizer(tokenizer_json_spec(bad, {}, "x"), "x");
       ADD_FAILURE() << at << " " << value;
     } catch (const UserError& e) {
       EXPECT_NE(std::string(e.what()).find(expected), std::string::npos) << e.what() << "\nlacks " << expected;

@@ -33,7 +33,7 @@ TokenizerSpec mini_spec() {
   json added = json::object();
   for (const auto& [content, id] : mini["added_tokens"].items())
     added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
-  return qwen2_spec(mini["vocab"], mini["merges"], {{"added_tokens_decoder", added}, {"eos_token", "<|endoftext|>"}}, "mini");
+  return qwen2_spec(mini["vocab"], mini["merges"], {{{"added_tokens_decoder", added}, {"eos_token", "<|endoftext|>"}}}, "mini");
 }
 
 // A vocabulary in which many merges overlap.

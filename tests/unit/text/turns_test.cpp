@@ -22,7 +22,7 @@ Tokenizer mini() {
   for (const auto& [content, id] : mini["added_tokens"].items())
     added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
   added["272"] = {{"content", "<|im_end|>"}, {"special", true}};
-  return {qwen2_spec(mini["vocab"], mini["merges"], {{"added_tokens_decoder", added}, {"eos_token", "<|endoftext|>"}}, "mini"), "mini"};
+  return {qwen2_spec(mini["vocab"], mini["merges"], {{{"added_tokens_decoder", added}, {"eos_token", "<|endoftext|>"}}}, "mini"), "mini"};
 }
 
 const Tokenizer kTokenizer = mini();

@@ -193,6 +193,7 @@ class Logprobs : public Command {
     inference_.model = hub::local_path(inference_.model, hub::Kind::kModel, "--model");
     serve::Inference model(inference_);
     const InputBounds bounds(model);
+    model.load();  // what is wrong with the model is no fault of a line
     InputFile input(input_);
     each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
       const std::vector<int32_t> ids = ids_field(object, "ids", where);

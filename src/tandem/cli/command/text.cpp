@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/hub/fetch.h"
@@ -33,8 +34,8 @@ std::string gold_field(const Object& object, bool is_needed, const std::string& 
   if (!object.contains("gold") && !is_needed) return "";
   const Object& gold = field(object, "gold", where);
   if (gold.is_string()) return gold.get<std::string>();
-  if (gold.is_number() || gold.is_boolean()) return gold.dump();
-  throw UserError(where, "field `gold` is " + gold.dump().substr(0, 40), "expected a text or a number");
+  if (gold.is_number() || gold.is_boolean() || is_long_number(gold)) return exact_text(gold);
+  throw UserError(where, "field `gold` is " + exact_text(gold).substr(0, 40), "expected a text or a number");
 }
 
 std::vector<std::string> choices_field(const Object& object, const std::string& where) {
@@ -43,7 +44,8 @@ std::vector<std::string> choices_field(const Object& object, const std::string& 
   const Object& given = object["choices"];
   const bool right = given.is_array() && given.size() <= 10 &&
                      std::all_of(given.begin(), given.end(), [](const Object& choice) { return choice.is_string(); });
-  if (!right) throw UserError(where, "field `choices` is " + given.dump().substr(0, 40), "expected at most 10 texts, those of A, B, ...");
+  if (!right)
+    throw UserError(where, "field `choices` is " + exact_text(given).substr(0, 40), "expected at most 10 texts, those of A, B, ...");
   for (const Object& choice : given) choices.push_back(choice.get<std::string>());
   return choices;
 }
@@ -56,7 +58,7 @@ std::string messages_field(const Object& object, const std::string& where) {
   for (const Object& message : object[name])
     if (message.is_object()) text::require_text(message, where);
   if (object.contains("tools")) whole["tools"] = object["tools"];
-  return whole.dump();
+  return exact_text(whole);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
                                  where);
     answer.gold = gold_field(object, rule->needs_gold(), where);
     answer.choices = choices_field(object, where);
-    answer.columns = object.dump();
+    answer.columns = exact_text(object);
     if (object.contains("prompt") && object["prompt"].is_string()) answer.prompt = object["prompt"].get<std::string>();
     answer.messages = messages_field(object, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.

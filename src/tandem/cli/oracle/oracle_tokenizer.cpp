@@ -51,7 +51,7 @@ void run_mini(const json& file, Report& report) {
   json added = json::object();
   for (const auto& [content, id] : file.at("added_tokens").items())
     added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
-  const text::Tokenizer tokenizer(text::qwen2_spec(file.at("vocab"), merges, {{"added_tokens_decoder", added}}, "qwen2_mini"),
+  const text::Tokenizer tokenizer(text::qwen2_spec(file.at("vocab"), merges, {{{"added_tokens_decoder", added}}}, "qwen2_mini"),
                                   "qwen2_mini");
   for (const json& row : file.at("encode"))
     report.run("qwen2_mini encode", [&] { run_encoding(tokenizer, row, "qwen2_mini encode", report); });

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tandem/base/error.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/data/backend/parquet.h"
 
 namespace tandem::data {
@@ -59,7 +60,13 @@ Json fields(const arrow::StructArray& array, int64_t row, const Place& place, in
   return out;
 }
 
-// One value; a number without a JSON form of its own, such as a decimal or a date, is refused.
+// A decimal has more digits than a float.
+template <class Array>
+Json decimal(const arrow::Array& array, int64_t row) {
+  return long_number(static_cast<const Array&>(array).FormatValue(row));
+}
+
+// One value; what has no form in JSON, such as a date, is refused.
 Json cell(const arrow::Array& array, int64_t row, const Place& place, int levels) {
   if (levels > kMaxLevels) fail(place.path, "column `" + place.column + "` is nested too deep");
   if (array.IsNull(row)) return nullptr;
@@ -76,6 +83,8 @@ Json cell(const arrow::Array& array, int64_t row, const Place& place, int levels
     case Type::UINT64: return number<arrow::UInt64Array>(array, row);
     case Type::FLOAT: return number<arrow::FloatArray>(array, row);
     case Type::DOUBLE: return number<arrow::DoubleArray>(array, row);
+    case Type::DECIMAL128: return decimal<arrow::Decimal128Array>(array, row);
+    case Type::DECIMAL256: return decimal<arrow::Decimal256Array>(array, row);
     case Type::STRING: return text<arrow::StringArray>(array, row);
     case Type::LARGE_STRING: return text<arrow::LargeStringArray>(array, row);
     case Type::STRING_VIEW: return text<arrow::StringViewArray>(array, row);
@@ -105,7 +114,8 @@ bool has_json_form(const arrow::DataType& type) {
   constexpr Type::type kNested[] = {Type::LIST, Type::LARGE_LIST, Type::FIXED_SIZE_LIST, Type::STRUCT};
   if (std::ranges::find(kNested, type.id()) != std::end(kNested))
     return std::ranges::all_of(type.fields(), [](const auto& field) { return has_json_form(*field->type()); });
-  constexpr Type::type kPlain[] = {Type::NA, Type::BOOL, Type::STRING, Type::LARGE_STRING, Type::STRING_VIEW, Type::DOUBLE, Type::FLOAT};
+  constexpr Type::type kPlain[] = {Type::NA, Type::BOOL, Type::STRING, Type::LARGE_STRING, Type::STRING_VIEW, Type::DOUBLE, Type::FLOAT,
+                                  Type::DECIMAL128, Type::DECIMAL256};
   return arrow::is_integer(type.id()) || std::ranges::find(kPlain, type.id()) != std::end(kPlain);
 }
 

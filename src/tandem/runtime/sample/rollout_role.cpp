@@ -102,7 +102,8 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       queue_(parts.config.schedule.queue, takes(parts.config), parts.config.reward.shaping()),
       generation_(parts.config, parts.ranks, engine_setup(parts), effects_to_follow(parts)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
-      stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)),
+      stop_(serve::stop_texts(parts.config.rollout.stop, parts.config.rollout.sampling, parts.model, &parts.tokenizer)),
+      stop_matchers_(serve::stop_matchers(&parts.tokenizer, stop_)),
       decisions_(parts.followed) {
   const std::string layouts = to_text(parts.ranks);
   if (parts.followed && parts.followed->layouts() != layouts)
@@ -158,7 +159,7 @@ void RolloutRole::hand_to_graders(std::vector<data::Group> ended) {
   tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
   for (data::Group& group : ended) {
     if (!queue_.is_outstanding(group.id)) continue;  // dropped, and the stream has not heard of it
-    serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
+    serve::fill_text(group, parts_.tokenizer, stop_);
     parts_.bodies.keep(group);
     if (grades_) {
       scoring_.insert(group.id);

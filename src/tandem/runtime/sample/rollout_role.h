@@ -91,6 +91,7 @@ class RolloutRole final : public SampleSource {
   std::set<data::GroupId> scoring_;        // of this rank's groups, those that graders have
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;
+  std::vector<std::string> stop_;          // texts that end a response
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;

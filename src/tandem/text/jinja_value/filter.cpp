@@ -89,6 +89,7 @@ Value int_filter(Workspace&, const Value& value, const Arguments& arguments) {
   const Value fallback = in.next("default", int64_t{0}), base = in.next("base", int64_t{10});
   in.finish();
   if (value.is_number() && !value.is_float()) return value.integer();
+  if (long_integer(value)) return value;
   double number = value.is_float() ? value.floating() : 0;
   int64_t whole = 0;
   if (value.is_text() && read_integer(value.text(), base.is_int() ? base.integer() : 10, whole)) return whole;
@@ -101,6 +102,7 @@ Value float_filter(Workspace&, const Value& value, const Arguments& arguments) {
   const Value fallback = in.next("default", 0.0);
   in.finish();
   if (value.is_number()) return value.floating();
+  if (const LongInteger* big = long_integer(value)) return std::strtod(big->digits.c_str(), nullptr);
   double number = 0;
   return value.is_text() && read_float(value.text(), number) ? Value(number) : fallback;
 }

@@ -116,6 +116,8 @@ class JsonWriter {
       list(value.list().items, level);
     else if (value.is_dict())
       dict(value.dict(), level);
+    else if (const LongInteger* number = long_integer(value))
+      out_ += number->digits;
     else
       throw RenderError(std::string("a value of type '") + type_name(value.defined()) + "' has no form in JSON");
   }
@@ -326,6 +328,7 @@ std::string to_text(Workspace& workspace, const Value& value) {
   if (value.is_bool()) return value.boolean() ? "True" : "False";
   if (value.is_int()) return std::to_string(value.integer());
   if (value.is_float()) return float_text(value.floating());
+  if (const LongInteger* number = long_integer(value)) return workspace.spend(static_cast<int64_t>(number->digits.size())), number->digits;
   if (value.is_object()) return std::string("<") + value.object().type() + ">";
   return Repr(workspace).of(value);
 }

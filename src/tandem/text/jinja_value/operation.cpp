@@ -12,6 +12,7 @@ namespace tandem::text::jinja {
 namespace {
 
 [[noreturn]] void mismatch(const std::string& sign, const Value& left, const Value& right) {
+  if (long_integer(left) || long_integer(right)) throw RenderError("an integer does not fit into 64 bits");
   throw RenderError("`" + sign + "` does not go with '" + type_name(left.defined()) + "' and '" + type_name(right.defined()) + "'");
 }
 
@@ -139,6 +140,7 @@ bool equal(Workspace& workspace, const Value& left, const Value& right) {
     }
     return true;
   }
+  if (const LongInteger *a = long_integer(left), *b = long_integer(right); a && b) return a->digits == b->digits;
   if (left.is_object() && right.is_object()) return left.object_pointer() == right.object_pointer();
   return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
 }

@@ -2,8 +2,10 @@
 #include "tandem/text/jinja_value/value.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
+#include "tandem/base/input/exact_json.h"
 #include "tandem/text/jinja_value/characters.h"
 
 namespace tandem::text::jinja {
@@ -115,7 +117,12 @@ Value Workspace::from_json(const nlohmann::ordered_json& json, int levels) {
   if (json.is_string()) return text(json.get<std::string>());
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    throw RenderError("the number " + json.dump() + " does not fit into 64 bits");
+    return ObjectPtr(std::make_shared<LongInteger>(json.dump()));
+  if (is_long_number(json)) {
+    const std::string written = written_number(json);
+    if (written.find_first_of(".eE") == std::string::npos) return ObjectPtr(std::make_shared<LongInteger>(written));
+    return std::strtod(written.c_str(), nullptr);  // as Python reads it
+  }
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number_float()) return json.get<double>();
   if (json.is_array()) {
@@ -179,6 +186,10 @@ Value Object::call(const Arguments&) { throw RenderError(std::string("a value of
 Value Namespace::attribute(const std::string& name) const {
   const auto found = fields.find(name);
   return found == fields.end() ? Object::attribute(name) : found->second;
+}
+
+const LongInteger* long_integer(const Value& value) {
+  return value.is_object() ? dynamic_cast<const LongInteger*>(&value.object()) : nullptr;
 }
 
 const char* type_name(const Value& value) {

@@ -220,6 +220,16 @@ class Namespace : public Object {
   std::unordered_map<std::string, Value> fields;
 };
 
+/// An integer beyond 64 bits: it is written and compared as it stands in the JSON, and not computed with.
+class LongInteger : public Object {
+ public:
+  explicit LongInteger(std::string digits) : digits(std::move(digits)) {}
+  const char* type() const override { return "int"; }
+  const std::string digits;
+};
+/// Null for any other value.
+const LongInteger* long_integer(const Value& value);
+
 /// "str", "list", ... as Python names the type.
 const char* type_name(const Value& value);
 bool truth(const Value& value);
