@@ -81,8 +81,8 @@ std::string code_guard_text() { return code_guard_text(landlock_version()); }
 std::string code_guard_text(int landlock) {
   if (landlock >= kNeededLandlock) return join_text("Landlock ", landlock,
       ": a program reads the folders of Python and its own, and no other file");
-  return join_text(landlock > 0 ? join_text("Landlock ", landlock) : "no Landlock", ", and would need ", kNeededLandlock,
-                   " (Linux 6.2): a program may read every file that this user may, such as data with right answers");
+  return join_text(landlock > 0 ? join_text("Landlock ", landlock) : "no Landlock", " (", kNeededLandlock,
+                   " is needed, of Linux 6.2): a program may read every file that this user may, such as data with right answers");
 }
 
 void describe(OptionVisitor& field, CodeOptions& o) {

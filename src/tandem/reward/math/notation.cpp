@@ -114,23 +114,21 @@ const Names& renamed() {
 
 bool is_layout(std::string_view name) {
   return is_one_of(name, {"left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl",
-      "Biggr", "bigm",
-                          "middle", "displaystyle", "textstyle", "scriptstyle", "scriptscriptstyle", "limits", "nolimits", "bf", "rm",
-                          "it", "sf",
-                          "tt", "em", "bfseries", "boldmath", "tiny", "small", "normalsize", "large", "Large", "LARGE", "huge", "Huge",
-                          "hline",
-                          "strut", "mathstrut", "nobreak", "allowbreak", "centering", "noindent", "quad "});
+      "Biggr", "bigm", "middle", "displaystyle", "textstyle", "scriptstyle", "scriptscriptstyle", "limits", "nolimits", "bf", "rm", "it",
+      "sf", "tt", "em", "bfseries", "boldmath", "tiny", "small", "normalsize", "large", "Large", "LARGE", "huge", "Huge", "hline",
+      "strut", "mathstrut", "nobreak", "allowbreak", "centering", "noindent"});
 }
 bool drops_argument(std::string_view name) {
-  return is_one_of(name, {"color", "textcolor", "colorbox", "hspace", "vspace", "phantom", "hphantom", "vphantom", "tag", "label", "hskip",
-      "kern"});
+  return is_one_of(name, {"color", "textcolor", "colorbox", "hspace", "vspace", "phantom", "hphantom", "vphantom", "tag", "label",
+      "hskip", "kern"});
 }
 bool unwraps(std::string_view name) {
-  return is_one_of(name, {"boldsymbol", "bm", "pmb", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "boxed", "fbox", "framebox",
-                          "ensuremath", "smash", "mathstrut", "emph", "hbox", "mathbin", "mathrel", "mathord", "underbrace"});
+  return is_one_of(name, {"boldsymbol", "bm", "pmb", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "boxed", "fbox",
+      "framebox", "ensuremath", "smash", "mathstrut", "emph", "hbox", "mathbin", "mathrel", "mathord", "underbrace"});
 }
-bool is_text(std::string_view name) { return is_one_of(name, {"text", "mbox", "textbf", "textit", "textnormal", "textrm", "textsf",
-    "texttt"}); }
+bool is_text(std::string_view name) {
+  return is_one_of(name, {"text", "mbox", "textbf", "textit", "textnormal", "textrm", "textsf", "texttt"});
+}
 bool is_font(std::string_view name) { return is_one_of(name, {"mathrm", "operatorname", "mathbf"}); }
 
 bool ends_a_number(const std::string& before) {

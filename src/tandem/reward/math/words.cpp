@@ -77,15 +77,15 @@ bool carries_meaning(std::string_view word) {
                       "june",   "july",    "august",  "september", "october", "november",   "december"});
 }
 
-bool is_filler(std::string_view word) { return is_one_of(word, {"the", "a", "an", "unit", "about", "exactly", "and", "total", "in",
-    "answer", "with"}); }
+bool is_filler(std::string_view word) {
+  return is_one_of(word, {"the", "a", "an", "unit", "about", "exactly", "and", "total", "in", "answer", "with"});
+}
 
 // Words that stand outside \text: longer ones, and short ones that spell no product of variables.
 bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_before) {
   const std::string known = in_lower_case(word);
   if (is_one_of(known, {"sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln",
-      "log", "exp",
-                    "abs", "pi", "inf", "infinity", "frac", "pm"}))
+      "log", "exp", "abs", "pi", "inf", "infinity", "frac", "pm"}))
     return known == "pm" && behind_a_number;
   if (word.size() >= 4) return true;
   if (is_one_of(known, {"to", "if", "for", "or", "and", "rem", "when", "no", "not", "is", "are", "the", "of", "out", "mod", "all", "any",
