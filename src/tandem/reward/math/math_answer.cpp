@@ -190,16 +190,17 @@ bool same_list(const Bracketed& box, const std::vector<std::string>& inner, cons
   return box.open == '(' && box.close == ')' && inner.size() > 1 && same_in_order(inner, list, nesting);
 }
 
+bool is_constant(const std::string& text) {
+  const ExprPtr e = parse_expression(text);
+  return e && !has_variables(*e);
+}
+
 // `x = 5` means 5; `2x + z = 1` does not mean 1. A chain of equations, x = 2 + 3 = 5, says its last member.
 std::vector<std::string> sides_of(const std::string& text) {
   std::vector<std::string> sides = split_outside_brackets(text, "=");
   if (sides.size() > 2) sides = {sides.front(), sides.back()};
+  if (sides.size() == 2 && is_constant(sides[0]) && is_symbol(sides[1]) && !is_constant(sides[1])) std::swap(sides[0], sides[1]);  // 3 = x
   return sides;
-}
-
-bool is_constant(const std::string& text) {
-  const ExprPtr e = parse_expression(text);
-  return e && !has_variables(*e);
 }
 
 // Two numbers that a step of a calculation may call equal, with rounding.

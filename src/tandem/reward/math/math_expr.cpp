@@ -310,7 +310,6 @@ bool same_value(const Expr& a, const Expr& b) {
   }
   for (int trial = 1; trial <= kNumTrials; ++trial)
     if (!close(evaluate(a, trial), evaluate(b, trial))) return false;
-  // |x| is x at positive points alone.
   const bool both_signs = has_call(a, "abs") || has_call(b, "abs");
   for (int trial = -1; both_signs && trial >= -kNumTrials; --trial) {
     const Rounded x = evaluate(a, trial), y = evaluate(b, trial);
@@ -321,10 +320,12 @@ bool same_value(const Expr& a, const Expr& b) {
 
 std::optional<double> constant_ratio(const Expr& a, const Expr& b) {
   Complex ratio;
-  for (int trial = 1; trial <= kNumTrials; ++trial) {
+  const int least = has_call(a, "abs") || has_call(b, "abs") ? -kNumTrials : 1;  // |x| is x at positive points alone
+  for (int trial = kNumTrials; trial >= least; --trial) {
+    if (trial == 0) continue;
     const Complex va = evaluate(a, trial).value, vb = evaluate(b, trial).value;
     if (std::abs(vb) == 0 || std::abs(va) == 0) return std::nullopt;
-    if (trial == 1) ratio = va / vb;
+    if (trial == kNumTrials) ratio = va / vb;
     if (!is_finite(va / vb) || std::abs(va / vb - ratio) > 1e-12L * std::abs(ratio)) return std::nullopt;
   }
   return std::abs(ratio.imag()) <= 1e-9L * std::abs(ratio.real()) ? std::optional(static_cast<double>(ratio.real())) : std::nullopt;

@@ -50,7 +50,7 @@ const std::map<std::string_view, std::string_view>& usual_names() {
       {"litre", "liter"},    {"l", "liter"},       {"milliliter", "ml"}, {"usd", "dollar"},    {"buck", "dollar"},   {"eur", "euro"},
       {"r", "remainder"},    {"rem", "remainder"}, {"a.m", "am"},        {"p.m", "pm"},        {"c", "celsius"},     {"f", "fahrenheit"},
       {"people", "person"},  {"children", "child"}, {"men", "man"},      {"women", "woman"},   {"square", "^2"},
-      {"sq", "^2"},          {"squared", "^2"},    {"cubic", "^3"},      {"cubed", "^3"},      {"cu", "^3"},         {"whenever", "when"},
+      {"sq", "^2"},          {"cubic", "^3"},      {"cu", "^3"},         {"whenever", "when"},
       {"rs", "rupee"},       {"inr", "rupee"},     {"rad", "radian"},    {"pct", "percent"},   {"percentage", "percent"},
       {"modulo", "mod"},     {"wk", "week"},       {"yr", "year"},       {"mo", "month"},      {"approximately", "about"}};
   return table;
@@ -91,7 +91,7 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
   if (is_one_of(known, {"to", "if", "for", "or", "and", "rem", "when", "no", "not", "is", "are", "the", "of", "out", "mod", "all", "any",
       "yes", "odd"}))
     return true;
-  if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "way", "men", "th", "sec", "min",
+  if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "oz", "cup", "ton", "way", "men", "th", "sec", "min",
       "hrs", "hr", "pct"}) && behind_a_number)
     return true;
   return is_one_of(word, {"in", "mi", "m"}) && behind_a_number && blank_before;  // 3m is three times m
@@ -119,6 +119,13 @@ void fold(Worded& text) {
       words.erase(words.begin());
     }
     if (!term.empty() && !words.empty() && words.front() == "percent" && !term.ends_with('%')) term += "%";
+    for (const auto& [word, power] : {std::pair{"squared", "^2"}, {"cubed", "^3"}}) {  // 5 squared, and 5 meters squared
+      if (!term.empty() && !words.empty() && words.front() == word) {
+        term = "(" + term + ")" + power;
+        words.erase(words.begin());
+      }
+      std::ranges::replace(words, std::string(word), std::string(power));
+    }
     std::erase_if(words, is_filler);
   }
   while (!text.words.empty() && text.words.back().empty() && text.terms.back().empty()) text.words.pop_back(), text.terms.pop_back();
