@@ -98,9 +98,10 @@ class Parser {
   // What TeX writes as {a \over b} or {n \choose k}.
   ExprPtr fraction() {
     ExprPtr top = sum();
-    if (take("\\over")) return node(ExprKind::kMultiply, {top, inverse(sum())});
-    if (take("\\choose")) return node(ExprKind::kFunction, {top, sum()}, "binom");
-    return top;
+    const bool divides = take("\\over");
+    if (!divides && !take("\\choose")) return top;
+    const ExprPtr bottom = sum();
+    return divides ? node(ExprKind::kMultiply, {top, inverse(bottom)}) : node(ExprKind::kFunction, {top, bottom}, "binom");
   }
 
   ExprPtr sum() {
@@ -195,7 +196,9 @@ class Parser {
     if (take("{")) return closed("}");
     if (take("-")) return negated(exponent());
     ExprPtr e = atom();
-    return take("^") ? node(ExprKind::kPower, {e, exponent()}) : e;  // 10^10^10
+    if (!take("^")) return e;
+    const ExprPtr above = exponent();  // 10^10^10
+    return node(ExprKind::kPower, {e, above});
   }
 
   ExprPtr closed(std::string_view end) {

@@ -91,8 +91,8 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
   if (is_one_of(known, {"to", "if", "for", "or", "and", "rem", "when", "no", "not", "is", "are", "the", "of", "out", "mod", "all", "any",
       "yes", "odd"}))
     return true;
-  if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "oz", "cup", "ton", "way", "men", "th", "sec", "min",
-      "hrs", "hr", "pct"}) && behind_a_number)
+  if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "oz", "cup", "ton", "way", "men",
+      "th", "sec", "min", "hrs", "hr", "pct"}) && behind_a_number)
     return true;
   return is_one_of(word, {"in", "mi", "m"}) && behind_a_number && blank_before;  // 3m is three times m
 }
