@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of the user's, in the form in which the run calls them. What goes wrong in one becomes a HookError of one line."""
+import concurrent.futures
+import contextlib
 import functools
 import inspect
 import json
 import os
+import random
 import sys
 import traceback
 
@@ -47,11 +50,32 @@ def of_recipe(kind, name):
         raise HookError(str(error).removeprefix(f"{kind}: "), "") from None
 
 
+@contextlib.contextmanager
+def _generators_kept():
+    """The caller's generators go on after the block as if it had not been; those that _worker.seed() seeds."""
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
 def of_reward(function):
+    """The function runs on a thread of its own, however many threads ask: it may hold a database or a model that belongs to one."""
     if function is None:
         return None
     _check_callable("reward", function)
-    return _told(function, lambda batch: json.dumps(_worker.answer(function, json.loads(batch))["scores"]))
+    thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="tandem-reward")
+
+    def scores(batch):
+        with _generators_kept():
+            return json.dumps(_worker.answer(function, json.loads(batch))["scores"])
+
+    return _told(function, lambda batch: thread.submit(scores, batch).result())
 
 
 def of_advantage(function):
@@ -171,7 +195,8 @@ def _told(function, adapted, given=None):
             which = ""
             if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised
                 error, which = error.__cause__, f", {error.which}"
-            frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
+            frames = [f for f in traceback.extract_tb(error.__traceback__)
+                      if f.filename not in (__file__, _worker.__file__) and os.path.dirname(f.filename) not in concurrent.futures.__path__]
             place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else own_place
             words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
             if frames and (words, place) not in told:

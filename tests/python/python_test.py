@@ -8,11 +8,15 @@ import io
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
+import sqlite3
 import sys
 import threading
+import time
 
+import numpy
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
@@ -139,6 +143,61 @@ def check_functions(program, scratch):
             wanted = group["score"].rank() - (len(group) + 1) / 2  # of ties the mean
             assert (group["advantage"] == wanted).all(), group["advantage"].tolist()
     rf.said("a reward and advantages of the user's are what the run trains on")
+
+
+def check_reward_thread(program, scratch):
+    """A reward of the user's is never called by two threads, whatever reward.workers and the ranks; its generators are left alone."""
+    states = {"random": random.getstate, "numpy": lambda: str(numpy.random.get_state())}
+    threads, inside, together, drawn, base = set(), [], [], [], []
+
+    def entered():
+        threads.add(threading.get_ident())
+        inside.append(1)
+        together.append(len(inside))
+        if not base:
+            base.append(sqlite3.connect(":memory:"))  # belongs to the thread that makes it
+        base[0].execute("select 1").fetchone()
+        time.sleep(0.01)
+        drawn.append((random.random(), float(numpy.random.rand())))
+        inside.pop()
+
+    def groups(completions):
+        entered()
+        return [float(i % 2) for i in range(len(completions))]
+
+    def single(solution_str, ground_truth):
+        entered()
+        return float(len(solution_str) % 2)
+
+    async def waits(completions):
+        entered()
+        return [1.0] * len(completions)
+
+    def broken(completions):
+        entered()
+        raise ValueError("as it should")
+
+    for name, function, layout in (("groups", groups, "one"), ("again", groups, "one"), ("ranks", groups, "dp2"), ("single", single, "one"),
+                                   ("async", waits, "one"), ("broken", broken, "one")):
+        for each in (threads, inside, together, drawn, base):
+            each.clear()
+        random.seed(5)
+        numpy.random.seed(6)
+        before = {generator: state() for generator, state in states.items()}
+        arguments = {"settings": {"run.dir": str(scratch / f"thread_{name}"), "reward.workers": 4, **layout_of(layout)}, "reward": function}
+        if function is broken:
+            error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), **arguments))
+            assert "as it should" in error and "concurrent" not in error and error.count(__file__) == 1, error
+        else:
+            tandem.run(recipe(scratch), **arguments)
+        assert len(threads) == 1 and threads != {threading.get_ident()} and max(together) == 1, (name, threads, together)
+        assert {generator: state() for generator, state in states.items()} == before, name
+        if name == "groups":
+            first = sorted(drawn)
+            assert len(set(first)) > 1, "each group has draws of its own"
+        if name == "again":
+            assert sorted(drawn) == first, "draws are seeded by the group"
+    rf.said("a reward runs on one thread and leaves the generators of its caller alone")
 
 
 def raises(logprobs):
@@ -327,7 +386,8 @@ def check_interrupt(program, scratch):
     rf.said("an interrupted run goes on")
 
 
-CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "names": check_names,
+CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions,
+    "reward_thread": check_reward_thread, "names": check_names,
           "recipe": check_recipe, "loading": check_loading,
           "wrong": check_wrong, "interrupt": check_interrupt}
 

@@ -32,13 +32,15 @@ class Server:
     """Scores every answer 1, over TLS with the certificate of that name, or over plain http without one. `padding` makes replies longer."""
 
     def __init__(self, certificate):
-        self.padding, self.posts = 0, 0
+        self.padding, self.posts, self.plain_after = 0, 0, None
         self.show(certificate)
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def setup(self):
-                if server.context:
+                if server.plain_after is not None and server.posts >= server.plain_after and server.num_plain > 0:
+                    server.num_plain -= 1  # as a proxy whose server is away
+                elif server.context:
                     self.request.settimeout(60)
                     self.request = server.context.wrap_socket(self.request, server_side=True)
                 super().setup()
@@ -135,6 +137,24 @@ def check_refused(program, scratch):
     said("certificates of nobody, of another name and of another time, and no TLS at all, are refused")
 
 
+def check_plain_for_a_moment(program, scratch):
+    """A server that spoke TLS answers in plain http: that is tried again, as a connection that is lost."""
+    server, options = Server("here"), "http_retries=2"
+    server.plain_after = 1
+    for num_plain in (1, 2):
+        server.posts, server.num_plain = 0, num_plain
+        out = program.done(grade(server.port, options=options), stdin=LINE * 3, env=trusting("here"))
+        assert [json.loads(line)["score"] for line in out.stdout.splitlines()] == [1.0] * 3 and server.num_plain == 0, out.stdout
+        assert out.stderr.count("does not speak TLS); asked again") == num_plain, out.stderr
+    server.posts, server.num_plain = 0, 1000
+    program.refused(grade(server.port, options=options), 3, "does not speak TLS", "3 times", stdin=LINE * 2, env=trusting("here"))
+    server.posts, server.plain_after, server.num_plain = 0, 0, 1000
+    program.refused(grade(server.port, options=options), 2, "does not speak TLS", "http:// in place of https://", stdin=LINE,
+        env=trusting("here"))
+    assert server.num_plain == 999, "asked again in vain"
+    said("plain http from a server that spoke TLS is tried again, and from one that never did is not")
+
+
 def check_rude(program, scratch):
     """A handshake that ends, and one that never does."""
     silent = Rude(holds=True)
@@ -200,7 +220,8 @@ def check_bindings(program, scratch):
     said("the system's OpenSSL is whole, in the program and in Python")
 
 
-CHECKS = {"trusted": check_trusted, "refused": check_refused, "rude": check_rude, "run": check_run, "bindings": check_bindings}
+CHECKS = {"trusted": check_trusted, "refused": check_refused, "plain": check_plain_for_a_moment, "rude": check_rude, "run": check_run,
+    "bindings": check_bindings}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 #include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/backend.h"
+#include "tandem/reward/code_rule.h"
 
 namespace tandem::bench {
 
@@ -95,6 +96,7 @@ json machine_report() {
                  {"network", network_report()},
                  {"interface", comm::interface_choice()},
                  {"c10d", comm::c10d_library()},
+                 {"code_guard", reward::code_guard_text()},
                  {"devices", devices()},
                  {"gpus", num_gpus()}};
   json missing = json::object();
@@ -130,6 +132,7 @@ std::string machine_text(const json& report) {
       << "mpi       " << yes("mpi") << "\n"
       << "network   " << network_text(report) << "\n"
       << "c10d      " << (c10d.empty() ? "no" : c10d) << "\n"
+      << "programs  " << report.at("code_guard").get<std::string>() << "\n"
       << "devices   " << report.at("gpus") << " of NVIDIA seen\n";
   for (const json& device : report.at("devices")) out << "device    " << device.get<std::string>() << "\n";
   for (const auto& [name, remedy] : report.at("missing").items()) out << "missing   " << name << ": " << remedy.get<std::string>() << "\n";

@@ -5,6 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/base/log.h"
 #include "tandem/reward/backend/sandbox.h"
 #include "tandem/reward/code_tests.h"
 #include "tandem/reward/rule.h"
@@ -24,8 +25,8 @@ SandboxLimits limits_of(const CodeOptions& o) {
 
 class CodeRule : public Rule {
  public:
-  CodeRule(const CodeOptions& o, const std::string& python)
-      : sandbox_(python.empty() ? "python3" : python, limits_of(o)), share_(o.code_score == "share") {}
+  CodeRule(const CodeOptions& o, const std::string& python, FileGuard guard)
+      : sandbox_(python.empty() ? "python3" : python, limits_of(o), guard), share_(o.code_score == "share") {}
 
   const std::string& name() const override { return name_; }
   void abandon() const noexcept override { ++num_abandoned_; }
@@ -75,16 +76,39 @@ class CodeRule : public Rule {
 
 }  // namespace
 
+std::string code_guard_text() { return code_guard_text(landlock_version()); }
+
+std::string code_guard_text(int landlock) {
+  if (landlock >= kNeededLandlock) return join_text("Landlock ", landlock,
+      ": a program reads the folders of Python and its own, and no other file");
+  return join_text(landlock > 0 ? join_text("Landlock ", landlock) : "no Landlock", " (", kNeededLandlock,
+                   " is needed, of Linux 6.2): a program may read every file that this user may, such as data with right answers");
+}
+
 void describe(OptionVisitor& field, CodeOptions& o) {
   field("code_timeout_s", o.code_timeout_s, "code: seconds a program may run, per test.", above(0));
   field("code_memory_mib", o.code_memory_mib, "code: memory a program may take.", at_least(64));
   field("code_output_kib", o.code_output_kib, "code: what a program may print.", at_least(1));
   field("code_file_mib", o.code_file_mib, "code: what a program may write to its private folder.", at_least(1));
   field("code_score", o.code_score, "code: 1 if all tests pass, or the share that does.", one_of({"all", "share"}));
+  field("code_guard", o.code_guard,
+        "code: what keeps a program from the files of this user. auto takes the strongest guard of this kernel, with a warning where it "
+        "may read them; require refuses to run there (docs/design/sandbox.md).",
+        one_of({"auto", "require"}));
 }
 
 std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python) {
-  return std::make_unique<CodeRule>(options, python);
+  return code_rule(options, python, landlock_version());
+}
+
+std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, int landlock) {
+  const bool is_strong = landlock >= kNeededLandlock;
+  if (!is_strong && options.code_guard == "require")
+    throw UserError("reward.code_guard", "this kernel has " + code_guard_text(landlock),
+        "Linux 6.2 or newer with Landlock on; or code_guard: auto");
+  if (!is_strong)
+    log::warning("reward.rule code: this kernel has ", code_guard_text(landlock), " (reward.code_guard: require refuses to run so)");
+  return std::make_unique<CodeRule>(options, python, is_strong ? FileGuard::kAuto : FileGuard::kReadOnly);
 }
 
 }  // namespace tandem::reward

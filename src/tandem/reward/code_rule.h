@@ -18,11 +18,19 @@ struct CodeOptions {
   int64_t code_output_kib = 1024;
   int64_t code_file_mib = 16;
   std::string code_score = "all";
+  std::string code_guard = "auto";
 };
 void describe(OptionVisitor& field, CodeOptions& o);
 
+/// What holds a program back from the files of this user, on this kernel and on one with that version of Landlock (0: none).
+std::string code_guard_text();
+std::string code_guard_text(int landlock);
+
 /// Runs the Python program in the last fenced block of a response in a sandbox, against the tests in gold (code_tests.h). `python`
-/// runs it; empty: python3. Errors: UserError where no sandbox is to be had, now; for a gold that holds no tests, when it scores.
+/// runs it; empty: python3. On a kernel with too little Landlock, a warning. Errors: UserError where no sandbox is to be had, or not
+/// the guard that is required, now; for a gold that holds no tests, when it scores.
 std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python);
+/// The same as on a kernel with that version of Landlock.
+std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, int landlock);
 
 }  // namespace tandem::reward

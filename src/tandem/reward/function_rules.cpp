@@ -82,8 +82,9 @@ ChoiceGold right_choice(const Answer& a, const std::vector<std::string>& choices
 
 Function choice_rule(const ChoiceOptions& o) {
   return [column = o.choices_column](const Answer& a) {
-    const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
-    return Score{choice_score(a.response, right_choice(a, choices_of(a, column))), {}, letter ? std::string(1, *letter) : ""};
+    const std::vector<std::string> choices = choices_of(a, column);
+    const auto letter = choice_letter(a.response, letters_of(choices));
+    return Score{choice_score(a.response, right_choice(a, choices), choices), {}, letter ? std::string(1, *letter) : ""};
   };
 }
 

@@ -122,9 +122,17 @@ std::string substitute(const Regex& pattern, const std::string& text, std::strin
 
 bool is_all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
+// 18.0, +18 and 0018 as 18, of any length; what is no integer stays as it is.
 std::string integer_text(const std::string& text) {
-  const auto value = decimal_value(text);
-  return value && std::fabs(*value) <= 9e18 ? std::to_string(static_cast<int64_t>(*value)) : text;
+  static const Regex kInteger(R"(^([-+]?)0*+(\d++|(?<=0))(?:\.0*+)?$)", "dapo rule", kTrusted);
+  Regex::Scan scan(kInteger, text);
+  if (scan.next()) {
+    const std::string digits = scan.text(2).empty() ? "0" : scan.text(2);
+    return (scan.text(1) == "-" && digits != "0" ? "-" : "") + digits;
+  }
+  const auto value = decimal_value(text);  // 1e3
+  const bool is_exact = value && std::fabs(*value) < 9007199254740992.0 && *value == std::trunc(*value);
+  return is_exact ? std::to_string(static_cast<int64_t>(*value)) : text;
 }
 
 }  // namespace
@@ -184,22 +192,96 @@ DapoResult dapo_grade(std::string_view response, std::string_view gold, const Da
   return {answer && *answer == gold, answer};
 }
 
-std::optional<char> choice_letter(std::string_view response, std::string_view letters) {
-  static const Regex kNamed[] = {Regex(R"((?i)(?:answer|option|choice)\s*+(?:is|:)?\s*+([A-Z]))", "choice rule", kTrusted),
-                                 Regex(R"((?i)([A-Z])\s*+(?:is\s*+(?:the)?\s*+correct))", "choice rule", kTrusted),
-                                 Regex(R"((?i)final\s*+(?:answer|option)\s*+(?:is|:)?\s*+([A-Z]))", "choice rule", kTrusted)};
-  static const Regex kAlone(R"(\b([A-Z])\b)", "choice rule", kTrusted);
-  if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
-  for (const Regex& pattern : kNamed) {
-    Regex::Scan scan(pattern, response);
-    if (!scan.next()) continue;
+namespace {
+
+// A letter as a word of its own, with what it may stand in: brackets, stars, quotes, dollars, \text{, \boxed{.
+constexpr const char* kLetter = R"((?:[\s*_"'`(\[{$]|\\(?:text|textbf|mathrm|mathbf|boxed|bf)\b)*+([A-Za-z])(?![\w'\x{2019}]))";
+
+struct NamedLetter {
+  char letter;
+  size_t begin, end;
+};
+
+// A small letter counts where it is announced, a capital anywhere.
+std::vector<NamedLetter> letters_by(const Regex& pattern, std::string_view text, std::string_view letters) {
+  std::vector<NamedLetter> found;
+  for (Regex::Scan scan(pattern, text); scan.next();) {
     const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(scan.text(1)[0])));
-    if (letters.find(letter) != std::string_view::npos) return letter;
+    if (letters.find(letter) != std::string_view::npos) found.push_back({letter, scan.group(1).begin, scan.group(1).end});
   }
-  const std::vector<std::string> alone = find_all(kAlone, response);
-  for (auto it = alone.rbegin(); it != alone.rend(); ++it)
-    if (letters.find((*it)[0]) != std::string_view::npos) return (*it)[0];
-  return std::nullopt;
+  return found;
+}
+
+// At most 40 bytes on either side of a place, in whole characters.
+std::string_view just_behind(std::string_view text, size_t at) {
+  size_t end = std::min(at + 40, text.size());
+  while (end > at && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(at, end - at);
+}
+std::string_view just_before(std::string_view text, size_t at) {
+  size_t begin = at - std::min<size_t>(at, 40);
+  while (begin < at && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return text.substr(begin, at - begin);
+}
+
+// No choice: the article and the pronoun of "A man" and "I think", but for "A is right"; a letter that is ruled out; a small letter
+// that begins a phrase.
+bool is_no_choice(std::string_view text, const NamedLetter& named) {
+  static const Regex kSmallWord(R"(^\s+(?!(?:is|was|because|since|or|and|but|seems|must|fails|holds|works|would|can|cannot)\b)[a-z])",
+      "choice rule",
+                                kTrusted),
+      kRuledOut(R"(^[)\]*_}$"']*+\s++(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)\b)", "choice rule", kTrusted),
+      kNot(R"((?i)(?:\bnot|n't|\bnever)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
+      kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))", "choice rule", kTrusted);
+  const std::string_view behind = just_behind(text, named.end), before = just_before(text, named.begin);
+  const bool is_small = std::islower(static_cast<unsigned char>(text[named.begin]));
+  return (is_small && !kEnd.found_in(behind)) || ((named.letter == 'A' || named.letter == 'I') && kSmallWord.found_in(behind)) ||
+         kRuledOut.found_in(behind) || kNot.found_in(before);
+}
+
+// "B or C", "B, C": more than one choice.
+bool is_one_of_several(std::string_view text, const NamedLetter& named, std::string_view letters) {
+  static const Regex kNext(R"(^[)\]*_}$"'.]*+\s*+(?:,?\s*(?:or|and)\b|/|&|,)\s*+[(\[*_{$"']*+([A-Z])(?![\w'])(?!\s+[a-z]))", "choice rule",
+      kTrusted);
+  Regex::Scan scan(kNext, just_behind(text, named.end));
+  return scan.next() && scan.text(1)[0] != named.letter && letters.find(scan.text(1)[0]) != std::string_view::npos;
+}
+
+}  // namespace
+
+std::optional<char> choice_letter(std::string_view response, std::string_view letters) {
+  static const std::string kLetterText = kLetter;
+  static const Regex kAnnounced(R"((?i)(?:(?:answer|option|choice|response)\s*+(?:(?:is|was|:|=|(?:should|must|would)\s+be)\s*+)++)"
+                                R"(|\banswer\b)"
+                                R"(|\bit\s+(?:is|must\s+be|should\s+be)\b|\bit's\b|\b(?:choose|pick|select|choosing)\b))" +
+                                    std::string(R"((?:\s*+(?:option|choice|letter|answer|indeed|clearly|:))*+)") + kLetterText,
+                                "choice rule", kTrusted),
+      kConfirmed(R"((?<![\w'])([A-Z])[)\]*_}$"']*+\s*+is\s++(?:the\s++)?(?:correct|right|best|answer)\b)", "choice rule", kTrusted),
+      kOption(R"((?i)\b(?:option|choice)\b)" + kLetterText, "choice rule", kTrusted),
+      kBoxed(R"(\\boxed\s*\{)" + kLetterText, "choice rule", kTrusted),
+      kFirst(R"(^[\s*_"'(\[]*+([A-Z])(?=[)\].:,*_]|\s*$))", "choice rule", kTrusted),
+      kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))", "choice rule", kTrusted), kMarked(R"((?<!\w)([A-Z])\))", "choice rule", kTrusted);
+  if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
+  const auto named_by = [&](const Regex& pattern) {
+    std::vector<NamedLetter> found = letters_by(pattern, response, letters);
+    std::erase_if(found, [&](const NamedLetter& named) { return is_no_choice(response, named); });
+    return found;
+  };
+  const auto settled = [&](const NamedLetter& named) {
+    return is_one_of_several(response, named, letters) ? std::nullopt : std::optional(named.letter);
+  };
+  if (const auto boxed = named_by(kBoxed); !boxed.empty()) return settled(boxed.back());
+  const auto announced = named_by(kAnnounced), confirmed = named_by(kConfirmed);
+  if (!confirmed.empty() && (announced.empty() || announced.back().begin < confirmed.back().begin)) return confirmed.back().letter;
+  if (!announced.empty()) return settled(announced.back());
+  if (const auto first = named_by(kFirst); !first.empty() && letters_by(kMarked, response,
+      letters).size() < 2) return settled(first.front());
+  if (const auto options = named_by(kOption); !options.empty()) return settled(options.back());
+  const auto alone = named_by(kAlone);
+  if (alone.empty()) return std::nullopt;
+  const bool is_either = alone.size() > 1 && is_one_of_several(response, alone[alone.size() - 2], letters) &&
+                         response.substr(alone[alone.size() - 2].end, 2) != ", ";  // "not A, B"
+  return is_either ? std::nullopt : std::optional(alone.back().letter);
 }
 
 std::string choice_normal(std::string_view text) {
@@ -229,10 +311,20 @@ ChoiceGold choice_gold_at(int64_t index, const std::vector<std::string>& choices
   return {static_cast<char>('A' + index), index < static_cast<int64_t>(choices.size()) ? choices[static_cast<size_t>(index)] : ""};
 }
 
-double choice_score(std::string_view response, const ChoiceGold& gold) {
-  if (const auto letter = choice_letter(response, "ABCDEFGHIJ")) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
-  const std::string wanted = choice_normal(gold.text);
-  return !wanted.empty() && choice_normal(response).find(wanted) != std::string::npos ? 1.0 : 0.0;
+std::string_view letters_of(const std::vector<std::string>& choices) {
+  constexpr std::string_view kAll = "ABCDEFGHIJ";
+  return choices.empty() ? kAll : kAll.substr(0, choices.size());
+}
+
+double choice_score(std::string_view response, const ChoiceGold& gold, const std::vector<std::string>& choices) {
+  if (const auto letter = choice_letter(response, letters_of(choices))) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
+  const std::string wanted = choice_normal(gold.text), said = " " + choice_normal(response) + " ";
+  const auto holds = [&said](const std::string& text) { return !text.empty() && said.find(" " + text + " ") != std::string::npos; };
+  const bool holds_another = std::ranges::any_of(choices, [&](const std::string& choice) {
+    const std::string other = choice_normal(choice);
+    return other != wanted && wanted.find(other) == std::string::npos && holds(other);
+  });
+  return holds(wanted) && !holds_another ? 1.0 : 0.0;
 }
 
 std::string f1_normal(std::string_view text) {

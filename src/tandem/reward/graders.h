@@ -26,7 +26,7 @@ std::optional<double> decimal_value(std::string_view text);
 /// The DAPO rule (Yu et al., 2025).
 struct DapoStyle {
   bool strict_box = false;    ///< the last box in the last 100 characters, as text
-  bool integer_gold = false;  ///< slime: gold is compared as an integer
+  bool integer_gold = false;  ///< slime: gold is compared as an integer (18.0 as 18), exactly; one that is none as text
   bool drop_markers = false;  ///< slime: end-of-text markers are deleted
   int64_t box_from = -1;      ///< strict_box, MindSpeed with pause tokens: from this byte on, in place of the last 100 characters
 };
@@ -41,7 +41,8 @@ DapoResult dapo_minerva(std::string_view response, std::string_view gold, const 
 /// The last `\boxed{` up to its brace (never `\fbox`).
 std::optional<std::string> dapo_last_boxed(std::string_view text);
 
-/// Multiple choice (GPQA): the letter an answer settles on; nullopt if none of `letters` is named.
+/// Multiple choice: the letter an answer settles on, of `letters`; nullopt if it names none, or several at once. A letter is a word of
+/// its own, whatever brackets, stars or boxes it stands in; the article in "A man" and the pronoun in "I think" are none.
 std::optional<char> choice_letter(std::string_view response, std::string_view letters);
 /// The right choice: its letter, its text, or both.
 struct ChoiceGold {
@@ -51,8 +52,10 @@ struct ChoiceGold {
 /// From a letter (any case), or from the text of one of `choices`.
 ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& choices);
 ChoiceGold choice_gold_at(int64_t index, const std::vector<std::string>& choices);
-/// 1 if the letters agree; without a letter in the response, 1 if it holds the right text; else 0.
-double choice_score(std::string_view response, const ChoiceGold& gold);
+/// Those of `choices`, or A to J where these are not known.
+std::string_view letters_of(const std::vector<std::string>& choices);
+/// 1 if the letters agree; without a letter in the response, 1 if it holds the right text and no other of `choices`; else 0.
+double choice_score(std::string_view response, const ChoiceGold& gold, const std::vector<std::string>& choices);
 /// Lower case, every run of other characters than letters and digits as one space.
 std::string choice_normal(std::string_view text);
 

@@ -2,6 +2,7 @@
 #include "tandem/reward/http_rule.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -113,8 +114,13 @@ class HttpRule : public Rule {
   // The body of a right reply; nullopt, with the problem, where another attempt may help.
   std::optional<std::string> try_once(const std::string& body, std::string& problem) const {
     HttpReply reply = poster_.post(address_.path, body, timeout_s_);
-    if (reply.status == 200) return std::move(reply.body);
-    if (!reply.remedy.empty()) throw UserError("reward.url " + url_, reply.problem, reply.remedy);
+    if (reply.status == 200) {
+      has_answered_ = true;
+      return std::move(reply.body);
+    }
+    // A server that speaks no TLS never will; one that did may stand behind a proxy that answers in its place for a moment.
+    const bool may_pass = reply.is_plain && has_answered_;
+    if (!reply.remedy.empty() && !may_pass) throw UserError("reward.url " + url_, reply.problem, reply.remedy);
     problem = reply.status == 0 ? "no answer (" + reply.problem + ")" : "status " + std::to_string(reply.status);
     if (reply.status != 0 && reply.status < 500 && reply.status != 408 && reply.status != 429)
       throw UserError("reward.url " + url_, problem + ": " + reply.body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");
@@ -130,6 +136,7 @@ class HttpRule : public Rule {
   mutable std::mutex mutex_;
   mutable std::condition_variable woken_;
   mutable int64_t num_abandoned_ = 0;
+  mutable std::atomic<bool> has_answered_ = false;
 };
 
 }  // namespace

@@ -10,13 +10,18 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
+#include "../../error_text.h"
 #include "../../temporary_folder.h"
 #include "python_file.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/reward/backend/sandbox.h"
+#include "tandem/reward/code_rule.h"
 #include "tandem/reward/code_tests.h"
 #include "tandem/reward/rule.h"
 
@@ -433,6 +438,37 @@ TEST(CodeTests, AnInfiniteExpectationOfACallIsMetByNoNumber) {
   EXPECT_FALSE(same_result(nlohmann::json::array({1.5}), nlohmann::json::array({INFINITY})));
   EXPECT_FALSE(same_result(nlohmann::json("0x10"), nlohmann::json(16.0)));
   EXPECT_TRUE(same_result(nlohmann::json(0.1 + 0.2), nlohmann::json(0.3)));
+}
+
+// A kernel's version of Landlock, from none to the first that is enough, and what the log then says.
+TEST(CodeGuard, AKernelThatGuardsLessIsWarnedOfOrRefused) {
+  const std::string log = (fs::path(::testing::TempDir()) / "code_guard_log.txt").string();
+  const std::string answer = "```python\nprint(int(input()) * 2)\n```", gold = R"({"inputs": ["4"], "outputs": ["8"]})";
+  for (const int landlock : {0, 1, 2, 3, 6}) {
+    if (landlock > landlock_version()) continue;  // rules of a version that this kernel lacks cannot be made
+    const bool is_weak = landlock < 3;
+    CodeOptions options;
+    fs::remove(log);
+    log::also_to_file(log);
+    EXPECT_EQ(code_rule(options, "", landlock)->score({answer, gold}).score, 1) << landlock;
+    log::stop_file();
+    std::ifstream in(log);
+    const std::string said((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_EQ(said.find("may read every file that this user may") != std::string::npos, is_weak) << landlock << said;
+    EXPECT_EQ(said.find("reward.code_guard: require") != std::string::npos, is_weak) << landlock << said;
+    options.code_guard = "require";
+    if (!is_weak) {
+      EXPECT_EQ(code_rule(options, "", landlock)->score({answer, gold}).score, 1) << landlock;
+      continue;
+    }
+    const std::string error = test::error_of<UserError>([&] { code_rule(options, "", landlock); });
+    EXPECT_EQ(error.find("reward.code_guard: this kernel has "), 0) << error;
+    EXPECT_NE(error.find("Linux 6.2 or newer"), std::string::npos) << error;
+  }
+  EXPECT_THROW(make_rule("code(code_guard=always)"), UserError);
+  EXPECT_NE(code_guard_text(0).find("no Landlock (3 is needed, of Linux 6.2)"), std::string::npos) << code_guard_text(0);
+  EXPECT_NE(code_guard_text(2).find("Landlock 2 (3 is needed, of Linux 6.2)"), std::string::npos) << code_guard_text(2);
+  EXPECT_EQ(code_guard_text(7).find("Landlock 7: a program reads the folders of Python"), 0) << code_guard_text(7);
 }
 
 }  // namespace

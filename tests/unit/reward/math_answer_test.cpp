@@ -134,6 +134,70 @@ TEST(SameAnswer, HostileTextsEndSoon) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
+// Each text is tried within a second and in little memory.
+TEST(SameAnswer, NumbersOfAnySizeAreComparedExactlyAndSoon) {
+  const std::string nines(300, '9'), many(1 << 20, '9');
+  const std::pair<std::string, std::string> same[] = {{"10^{400}", "1" + std::string(400, '0')}, {"10^{-400}", "0." + std::string(399,
+      '0') + "1"}, {nines, "10^{300}-1"},     {"100!/98!", "9900"},        {"\\binom{1000}{2}", "499500"}, {"10^{10^{10}}",
+      "10^{10000000000}"}, {"1e400", "10^{400}"}, {"2^{1000}/2^{999}", "2"}, {"-" + nines + ".50", "-" + nines + "\\frac{1}{2}"}, {many,
+      many}};
+  const std::pair<std::string, std::string> different[] = {{"10^{400}", "10^{401}"}, {"10^{5000}", "10^{5001}"}, {"0", "10^{-400}"},
+      {"0", "1e-10000"}, {nines, nines + "9"}, {nines + "1", nines + "2"}, {"10^{10^{10}}", "10^{10^{11}}"}, {"100!", "100!+1"},
+      {"10^{-400}", "10^{-401}"}, {"10^{400}", "-10^{400}"}, {"10^{400}+1", "10^{400}"}, {"\\sqrt{2}\\cdot10^{-20}",
+      "\\sqrt{3}\\cdot10^{-20}"}, {"10^{9999}x", "10^{9998}x"}, {"10^{-9999}x", "0"}, {"1000!", "1001!"}, {"9007199254740993",
+      "9007199254740992"}, {many, many + "9"}, {"9^{9^{9^{9}}}", "9^{9^{9^{8}}}"}, {"((5!)!)!", "((6!)!)!"}, {"99999!", "99998!"}};
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& [a, b] : same) EXPECT_TRUE(same_answer(a, b)) << a.substr(0, 50) << " and " << b.substr(0, 50);
+  for (const auto& [a, b] : different) EXPECT_FALSE(same_answer(a, b)) << a.substr(0, 50) << " and " << b.substr(0, 50);
+  std::string factorials = "1", wrapped = "1";
+  for (int i = 0; i < 240; ++i) factorials += "+9999!";
+  for (int i = 0; i < 3000; ++i) wrapped = "\\mathbf{" + wrapped + "}";
+  EXPECT_FALSE(same_answer(factorials, factorials + "-1"));
+  EXPECT_FALSE(same_answer(wrapped, "1"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// tests/unit/reward/data: 400 pairs in 40 kinds, half of them wrong, and pairs at the edges of what is read.
+TEST(SameAnswer, NoWrongAnswerOfTheSetIsPaidAndAllRightOnesAre) {
+  std::map<std::string, int> right, wrong;
+  for (const char* name : {"answer_pairs.jsonl", "answer_edges.jsonl"}) {
+    std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/tests/unit/reward/data/" + name);
+    for (std::string line; std::getline(in, line);) {
+      const nlohmann::json row = nlohmann::json::parse(line);
+      const std::string gold = row["gold"], answer = row["answer"];
+      const bool is_right = row["right"];
+      ++(is_right ? right : wrong)[row.value("kind", "edges")];
+      const auto given = final_answer("So we have \\boxed{" + answer + "}. That is all.");
+      ASSERT_TRUE(given) << answer;
+      EXPECT_EQ(same_answer(*given, gold), is_right) << gold << " and " << answer;
+      EXPECT_EQ(same_answer(gold, *given), is_right) << "the other way: " << gold << " and " << answer;
+    }
+  }
+  EXPECT_EQ(right.size(), 41);
+  for (const auto& [kind, count] : right)
+    EXPECT_TRUE(kind == "edges" || (count == 5 && wrong[kind] == 5)) << kind;
+}
+
+TEST(FinalAnswer, OfSeveralBoxesTheLastIsTheAnswerWhateverFollows) {
+  const auto found = [](const std::string& text) { return final_answer(text).value_or("nothing"); };
+  EXPECT_EQ(found("\\boxed{5}. The answer is 6."), "5");
+  EXPECT_EQ(found("\\boxed{5} \n\nI hope that 7 of you agree.\n#### 8"), "5");
+  EXPECT_EQ(found("First \\boxed{1}, then \\fbox{2}"), "1");
+  EXPECT_EQ(found("It is \\fbox{2}, I think"), "2");
+  EXPECT_EQ(found("\\boxed{x = \\boxed{3}}"), "3");
+  EXPECT_EQ(found("\\boxed{\\{1, 2\\}}"), "\\{1, 2\\}");
+  EXPECT_EQ(found("\\boxed{\\left\\{ x \\right.} of 3"), "\\left\\{ x \\right.");
+  EXPECT_EQ(found("so \\boxed 7$ and more"), "7");
+  EXPECT_EQ(found("\\boxed{ 4 }"), "4");
+  EXPECT_EQ(found("\\boxed{4}\n\\boxed{4}"), "4") << "said twice";
+  EXPECT_EQ(found("\\boxed{4} and \\boxed{4.}"), "4.") << "said twice";
+  EXPECT_EQ(found("\\boxed{4} or \\boxed{5}"), "4, 5") << "both count";
+  EXPECT_EQ(found("\\boxed{3}. I have put it in \\boxed{}."), "3") << "an empty box says nothing";
+  EXPECT_EQ(found("I shall write \\boxed{}. The answer is 12."), "12");
+  EXPECT_EQ(found("First \\boxed{1}. Then \\boxed{2"), "nothing") << "cut within its answer";
+  EXPECT_EQ(found("The answer is 3. \\boxed{\\frac{1}{2}"), "nothing") << "cut within its answer";
+}
+
 TEST(FinalAnswer, TheLastBoxWinsOverEverything) {
   EXPECT_EQ(final_answer("first \\boxed{1}, then \\boxed{\\frac{1}{2}} is 7"), "\\frac{1}{2}");
   EXPECT_EQ(final_answer("So the answer is 42.\n"), "42");

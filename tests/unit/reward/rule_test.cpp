@@ -303,5 +303,48 @@ TEST(Rule, IllFormedBytesAreNoError) {
   }
 }
 
+TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
+  const auto letter = [](const std::string& response, const char* letters = "ABCD") {
+    const auto found = choice_letter(response, letters);
+    return found ? std::string(1, *found) : "none";
+  };
+  for (const char* text : {"The answer is (B).", "So the answer is **(B)**.", "The correct answer is: **B**",
+      "The answer is \\boxed{B}.", "The answer is $\\boxed{\\text{(B)}}$", "\\boxed{\\textbf{(B)}\\ 12}", "Answer: (B)", "answer: b",
+      "ANSWER: B", "The answer is (b).", "The best choice is B: Paris", "The answer is option B.", "Final answer: \\text{B}", "(B)", "B",
+      "**B**", "B. Paris", "B) because A fails", "The answer is [B]", "The answer is \"B\".", "The answer is A. Wait, it is B.",
+      "It must be B", "I choose B.", "I think the answer is B.", "B is correct, and A is not.", "Option B is the right one",
+      "A is wrong. C is false. So the answer should be B", "The answer is not A. It is B.", "It's B", "A man would say that it is B.",
+      "The answer is B, not C.", "Answer: B, because C is wrong", "<think>The answer is A</think>The answer is B",
+      "After weighing A and C, B"})
+    EXPECT_EQ(letter(text), "B") << text;
+  for (const char* text : {"A man walks into a bar.", "I do not know.", "I think that a man cannot know.", "Answer: B or C",
+      "The answer is B and C.", "The answer is A, B", "The answer is a number.", "Answer: Bonn", "The answer is not B.",
+      "Beyond all doubt", "It isn't B", "The answer is E.", "I'd say I'm lost", "", "Either A or B"})
+    EXPECT_EQ(letter(text), "none") << text;
+  EXPECT_EQ(letter("The answer is (B).", "ABCDEFGHIJ"), "B");
+  EXPECT_EQ(letter("The answer is I.", "ABCDEFGHIJ"), "I");
+  EXPECT_EQ(letter("I do not know.", "ABCDEFGHIJ"), "none");
+  EXPECT_EQ(letter("The answer is (E)", "ABCDE"), "E");
+  EXPECT_EQ(choice_score("It is not in London but in Paris", {std::nullopt, "Paris"}, {"London", "Paris"}), 0) << "two texts are no choice";
+  EXPECT_EQ(choice_score("Romeo knows", {'A', "Rome"}, {"Rome", "Bonn"}), 0) << "a text is words";
+  EXPECT_EQ(choice_score("Definitely rome!", {'A', "Rome"}, {"Rome", "Bonn"}), 1);
+  std::string long_text;
+  for (int i = 0; i < 20000; ++i) long_text += "answer is ( A or ";
+  EXPECT_EQ(letter(long_text), "A");
+}
+
+TEST(Dapo, AnIntegerGoldIsExactAndAnotherIsText) {
+  const std::string digits = "123456789012345678901234567890123456789";
+  const std::vector<std::pair<std::string, std::string>> right = {{"9007199254740993", "9007199254740993"}, {digits, digits}, {digits,
+      digits + ".000"}, {"-" + digits, "-" + digits}, {"0.5", "0.5"}, {"7", "007"}, {"0", "-0"}, {"18", "+18"}, {"1000", "1e3"}, {"1234",
+      "1,234"}, {"0", "0.0"}};
+  const std::vector<std::pair<std::string, std::string>> wrong = {{"0", "0.5"}, {"9007199254740992", "9007199254740993"}, {digits,
+      digits + "0"}, {"1", "1.5"}, {"-1", "-1.5"}, {"9223372036854775807", "9223372036854775808"}, {"3", "10/3"}, {"0", "0.999"}};
+  for (const char* rule : {"dapo_slime", "dapo(integer_gold=true)"}) {
+    for (const auto& [answer, gold] : right) EXPECT_EQ(grade(rule, "Answer: " + answer, gold), 1) << rule << " " << answer << " " << gold;
+    for (const auto& [answer, gold] : wrong) EXPECT_EQ(grade(rule, "Answer: " + answer, gold), -1) << rule << " " << answer << " " << gold;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::reward

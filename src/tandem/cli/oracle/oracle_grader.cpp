@@ -108,7 +108,7 @@ json gpqa(const json& row) {
     right = choice_gold_at(gold.get<int64_t>(), choices);
   else
     right = choice_gold(gold.get<std::string>(), choices);
-  return choice_score(response.get<std::string>(), right);
+  return choice_score(response.get<std::string>(), right, choices);
 }
 
 json f1(const json& row) {

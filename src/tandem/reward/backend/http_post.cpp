@@ -81,6 +81,7 @@ HttpReply failed(httplib::Error error, long verified) {
   if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
     reply.problem = "the server does not speak TLS";
     reply.remedy = "http:// in place of https://, or a server that speaks TLS";
+    reply.is_plain = true;
     return reply;
   }
   const bool of_the_end = reason == SSL_R_SHUTDOWN_WHILE_IN_INIT;  // the library's own, of a connection that is lost

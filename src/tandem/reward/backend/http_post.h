@@ -17,6 +17,7 @@ struct HttpReply {
   std::string body;     ///< at most kMostReplyBytes
   std::string problem;
   std::string remedy;   ///< what would be right, where another post would meet the same problem
+  bool is_plain = false;  ///< where TLS was asked for: of a server that spoke it before, a fault that may pass
 };
 
 constexpr int64_t kMostHeaderBytes = int64_t{1} << 20;  ///< of a reply, before its body

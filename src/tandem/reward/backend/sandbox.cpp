@@ -44,11 +44,6 @@ constexpr uint64_t kFolderOfItsOwn =
 constexpr uint64_t kSpecialFiles =
     LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK;
 
-int landlock_version() {
-  const auto version = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
-  return version < 0 ? 0 : static_cast<int>(version);
-}
-
 // What is not there needs no rule.
 void permit(const Fd& rules, const std::string& path, uint64_t access) {
   const Fd at(open(path.c_str(), O_PATH | O_CLOEXEC));
@@ -95,6 +90,11 @@ tried("a signal to its parent", lambda: os.kill(os.getppid(), 0))
 )";
 
 }  // namespace
+
+int landlock_version() {
+  const auto version = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
+  return version < 0 ? 0 : static_cast<int>(version);
+}
 
 Sandbox::Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard, FileQuota quota) : limits_(limits) {
   landlock_ = guard == FileGuard::kReadOnly ? 0 : landlock_version();

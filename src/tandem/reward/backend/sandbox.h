@@ -7,7 +7,8 @@
 //   no capabilities    and no_new_privs, so that none come back
 //   seccomp            no process, no socket, no foreign signal; syscall_filter.h has the list
 //   Landlock           it reads Python's folders and its own; it writes its own alone. A kernel without Landlock (older than
-//                      6.2): the filter lets it open files for reading alone, then it has no private folder to write to
+//                      6.2): the filter lets it open files for reading alone, then it has no private folder to write to;
+//                      the rule `code` warns of that, or refuses
 //   a sized tmpfs      bytes and number of files, where this process may mount (CAP_SYS_ADMIN); elsewhere its parent counts them
 //   its parent         wall time, bytes of output
 // docs/design/sandbox.md says why so, and what is left.
@@ -25,6 +26,9 @@ struct SandboxLimits {
   int64_t output_bytes = int64_t{1} << 20;   ///< standard output and error together
   int64_t file_bytes = int64_t{16} << 20;    ///< of one file, and of all files together
 };
+
+constexpr int kNeededLandlock = 3;  ///< version of its interface, of Linux 6.2
+int landlock_version();             ///< of this kernel; 0: none
 
 enum class FileGuard { kAuto, kLandlock, kReadOnly };
 enum class FileQuota { kAuto, kMounted, kCounted };
@@ -54,7 +58,7 @@ class Sandbox {
   Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard = FileGuard::kAuto, FileQuota quota = FileQuota::kAuto);
 
   ProgramRun run(const Program& program) const;
-  bool has_private_folder() const { return landlock_ >= 3; }
+  bool has_private_folder() const { return landlock_ >= kNeededLandlock; }
   bool has_quota() const { return !confinement_.quota.empty(); }
 
  private:

@@ -6,8 +6,8 @@
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/formula.h"
-#include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_answer.h"
+#include "tandem/reward/math/notation.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
@@ -18,8 +18,6 @@ constexpr size_t kLongestJoint = 60;   // characters between two boxes of one li
 constexpr size_t kMostBoxes = 20;
 constexpr int kWordsOfASentence = 4;
 constexpr size_t kLongestBareAnswer = 100;
-
-bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)); }
 
 // Punctuation, blanks and at most five words, the last of them "and" or "or".
 bool joins_boxes(std::string text) {
@@ -107,29 +105,55 @@ std::string last_announced(std::string_view response) {
   return "";
 }
 
+struct Box {
+  std::string inner;
+  size_t end;  // behind it
+};
+
+// The box whose command ends at `at`: a group, or what stands up to the next blank; nullopt where its brace is never closed.
+std::optional<Box> box_at(std::string_view text, size_t at) {
+  const size_t open = std::min(text.find_first_not_of(' ', at), text.size());
+  if (open < text.size() && text[open] == '{') {
+    int depth = 0;
+    for (size_t i = open; i < text.size(); ++i) {
+      if (text[i] == '\\') ++i;
+      else if (text[i] == '{') ++depth;
+      else if (text[i] == '}' && --depth == 0) return Box{trimmed(text.substr(open + 1, i - open - 1)), i + 1};
+    }
+    return std::nullopt;
+  }
+  const size_t end = std::min(text.find_first_of(" \n$", open), text.size());
+  return Box{trimmed(text.substr(open, end - open)), end};
+}
+
 }  // namespace
 
 std::optional<std::string> boxed_answers(std::string_view text) {
-  auto last = boxed_answer(text);
-  if (!last) return std::nullopt;
-  size_t begin = text.rfind("\\boxed");
-  for (size_t num = 1; num < kMostBoxes && begin != std::string_view::npos && begin > 0; ++num) {
-    const size_t previous = text.rfind("\\boxed", begin - 1);
-    if (previous == std::string_view::npos) break;
-    const auto inside = boxed_answer(text.substr(previous, begin - previous));
-    if (!inside) break;
-    const size_t end = text.find(*inside, previous) + inside->size() + 1;
-    if (end > begin || begin - end > kLongestJoint || !joins_boxes(std::string(text.substr(end, begin - end)))) break;
-    last = *inside + ", " + *last;
-    begin = previous;
+  const std::string_view command = text.find("\\boxed") != std::string_view::npos ? "\\boxed" : "\\fbox";
+  std::string list;
+  std::vector<std::string> read;  // of the list, each once
+  size_t next = std::string_view::npos;
+  for (size_t begin = text.rfind(command), num = 0; begin != std::string_view::npos && num < kMostBoxes; ++num) {
+    const auto box = box_at(text, begin + command.size());
+    if (!box && next == std::string_view::npos) return "";  // the response ends in its box
+    const bool joins = box && (next == std::string_view::npos ||
+                               (box->end <= next && next - box->end <= kLongestJoint && joins_boxes(std::string(text.substr(box->end,
+                                   next - box->end)))));
+    if (!joins) break;
+    if (const std::string same = normal(box->inner); !box->inner.empty() && std::ranges::find(read, same) == read.end()) {
+      read.push_back(same);
+      list = list.empty() ? box->inner : box->inner + ", " + list;
+    }
+    if (!box->inner.empty()) next = begin;
+    begin = begin > 0 ? text.rfind(command, begin - 1) : std::string_view::npos;
   }
-  return last;
+  return list.empty() ? std::nullopt : std::optional(list);
 }
 
 std::optional<std::string> final_answer(std::string_view response) {
   std::string repaired;
   if (!text::is_utf8(response)) response = repaired = text::repair_utf8(response);
-  if (const auto boxed = boxed_answers(response)) return boxed;
+  if (auto boxed = boxed_answers(response)) return boxed->empty() ? std::nullopt : boxed;
   if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
       open != std::string_view::npos && close != std::string_view::npos && open < close)
     return trimmed(response.substr(open + 8, close - open - 8));

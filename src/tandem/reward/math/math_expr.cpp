@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
-#include <set>
+
+#include "tandem/reward/math/exact.h"
 
 namespace tandem::reward {
 
@@ -40,10 +42,16 @@ std::optional<__int128> exact_root(__int128 value, int64_t n) {
 
 long double to_long_double(const Rational& r) { return static_cast<long double>(r.num) / static_cast<long double>(r.den); }
 
-// A point for each variable, away from small numbers where identities happen to hold.
+constexpr int kNumTrials = 4;
+
+// A point for each variable, away from small numbers where identities happen to hold; a negative one for a negative trial.
 Complex point_of(const std::string& name, int trial) {
-  const size_t hash = std::hash<std::string>()(name) * 2654435761u + static_cast<size_t>(trial) * 40503u;
-  return {0.7L + static_cast<long double>(hash % 1009) / 613.0L + 0.37L * static_cast<long double>(trial), 0};
+  if (trial < 0) return -point_of(name, -trial);
+  // Mixed well: points of two names that keep their distance from trial to trial make x - y a constant.
+  uint64_t mixed = std::hash<std::string>()(name) + static_cast<uint64_t>(trial) * 0x9E3779B97F4A7C15u;
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBu;
+  return {1.07L + static_cast<long double>((mixed ^ (mixed >> 31)) % 100003) / 30011.0L, 0};
 }
 
 Complex evaluate_function(const std::string& name, const std::vector<Complex>& x) {
@@ -60,6 +68,9 @@ Complex evaluate_function(const std::string& name, const std::vector<Complex>& x
   if (name == "arcsin") return std::asin(x[0]);
   if (name == "arccos") return std::acos(x[0]);
   if (name == "arctan") return std::atan(x[0]);
+  if (name == "sinh") return std::sinh(x[0]);
+  if (name == "cosh") return std::cosh(x[0]);
+  if (name == "tanh") return std::tanh(x[0]);
   if (name == "ln") return std::log(x[0]);
   if (name == "log") return x.size() > 1 ? std::log(x[0]) / std::log(x[1]) : std::log10(x[0]);
   if (name == "exp") return std::exp(x[0]);
@@ -71,41 +82,82 @@ Complex evaluate_function(const std::string& name, const std::vector<Complex>& x
   return {NAN, NAN};
 }
 
-Complex evaluate(const Expr& e, int trial) {
-  switch (e.kind) {
-    case ExprKind::kNumber: return e.number ? to_long_double(*e.number) : e.approximate;
-    case ExprKind::kConstant:
-      if (e.name == "pi") return 3.14159265358979323846L;
-      if (e.name == "e") return 2.71828182845904523536L;
-      if (e.name == "i") return {0, 1};
-      return {INFINITY, 0};
-    case ExprKind::kVariable: return point_of(e.name, trial);
-    case ExprKind::kAdd: {
-      Complex sum = 0;
-      for (const ExprPtr& arg : e.args) sum += evaluate(*arg, trial);
-      return sum;
-    }
-    case ExprKind::kMultiply: {
-      Complex product = 1;
-      for (const ExprPtr& arg : e.args) product *= evaluate(*arg, trial);
-      return product;
-    }
-    case ExprKind::kPower: {
-      const Complex base = evaluate(*e.args[0], trial), exponent = evaluate(*e.args[1], trial);
-      if (base.imag() == 0 && exponent.imag() == 0 && (base.real() >= 0 || exponent.real() == std::floor(exponent.real())))
-        return std::pow(base.real(), exponent.real());
-      return std::pow(base, exponent);
-    }
-    case ExprKind::kFunction: break;
+// A value and how far rounding may have moved it.
+struct Rounded {
+  Complex value;
+  long double noise = 0;
+};
+
+constexpr long double kUlp = 1.1e-19L;   // of a long double
+constexpr long double kSlack = 64;       // roundings within one function of the library
+constexpr Complex kUndefined{NAN, NAN};
+
+Rounded rounded(Complex value, long double noise) { return {value, noise + kUlp * std::abs(value)}; }
+
+// A number that has left the range of a long double is none, rather than 0 or infinite.
+Rounded evaluate(const Expr& e, int trial);
+
+Rounded evaluate_product(const Expr& e, int trial) {
+  Rounded product{1, 0};
+  bool is_zero = false;
+  for (const ExprPtr& arg : e.args) {
+    const Rounded factor = evaluate(*arg, trial);
+    is_zero = is_zero || factor.value == Complex(0);
+    product = rounded(product.value * factor.value, product.noise * std::abs(factor.value) + factor.noise * std::abs(product.value));
   }
-  std::vector<Complex> args;
-  for (const ExprPtr& arg : e.args) args.push_back(evaluate(*arg, trial));
-  return evaluate_function(e.name, args);
+  return product.value == Complex(0) && !is_zero ? Rounded{kUndefined} : product;
 }
 
-void collect_variables(const Expr& e, std::set<std::string>& names) {
-  if (e.kind == ExprKind::kVariable) names.insert(e.name);
-  for (const ExprPtr& arg : e.args) collect_variables(*arg, names);
+Rounded evaluate_power(const Expr& e, int trial) {
+  const Rounded base = evaluate(*e.args[0], trial), exponent = evaluate(*e.args[1], trial);
+  const Complex x = base.value, y = exponent.value;
+  const bool is_real = x.imag() == 0 && y.imag() == 0 && (x.real() >= 0 || y.real() == std::floor(y.real()));
+  const Complex value = is_real ? Complex(std::pow(x.real(), y.real())) : std::pow(x, y);
+  if (value == Complex(0) && x != Complex(0)) return {kUndefined};
+  const long double size = std::abs(x);
+  if (size == 0) return {value, base.noise};
+  return rounded(value, std::abs(value) * (std::abs(y) * (base.noise / size + kUlp) + std::abs(std::log(size)) * exponent.noise));
+}
+
+Rounded evaluate_call(const Expr& e, int trial) {
+  std::vector<Complex> args, moved;
+  for (const ExprPtr& arg : e.args) {
+    const Rounded one = evaluate(*arg, trial);
+    const bool is_step = e.name == "floor" || e.name == "ceil";
+    const long double whole = std::round(one.value.real());
+    // What is whole but for rounding is whole.
+    args.push_back(is_step && std::abs(one.value.real() - whole) <= kSlack * one.noise ? Complex(whole) : one.value);
+    moved.push_back(args.back() + (is_step ? 0.0L : one.noise));
+  }
+  const Complex value = evaluate_function(e.name, args);
+  return rounded(value, std::abs(evaluate_function(e.name, moved) - value) + kUlp * kSlack * std::abs(value));
+}
+
+Rounded evaluate(const Expr& e, int trial) {
+  switch (e.kind) {
+    case ExprKind::kNumber: {
+      const long double value = e.number ? to_long_double(*e.number) : e.approximate;
+      return value == 0 && !e.number ? Rounded{kUndefined} : rounded(value, 0);
+    }
+    case ExprKind::kConstant:
+      if (e.name == "pi") return rounded(3.14159265358979323846264L, 0);
+      if (e.name == "e") return rounded(2.71828182845904523536029L, 0);
+      if (e.name == "i") return {Complex(0, 1)};
+      return {Complex(INFINITY, 0)};
+    case ExprKind::kVariable: return rounded(point_of(e.name, trial), 0);
+    case ExprKind::kAdd: {
+      Rounded sum;
+      for (const ExprPtr& arg : e.args) {
+        const Rounded term = evaluate(*arg, trial);
+        sum = rounded(sum.value + term.value, sum.noise + term.noise);
+      }
+      return sum;
+    }
+    case ExprKind::kMultiply: return evaluate_product(e, trial);
+    case ExprKind::kPower: return evaluate_power(e, trial);
+    case ExprKind::kFunction: break;
+  }
+  return evaluate_call(e, trial);
 }
 
 bool is_infinite(const Expr& e, int& sign) {
@@ -115,16 +167,24 @@ bool is_infinite(const Expr& e, int& sign) {
   return is_infinite(*e.args[1], sign);
 }
 
-bool close(Complex a, Complex b) {
-  if (!std::isfinite(a.real()) || !std::isfinite(a.imag()) || !std::isfinite(b.real()) || !std::isfinite(b.imag())) return false;
-  return std::abs(a - b) <= 1e-12L * std::max<long double>({1e-3L, std::abs(a), std::abs(b)});
+bool is_finite(Complex z) { return std::isfinite(z.real()) && std::isfinite(z.imag()); }
+
+bool close(const Rounded& a, const Rounded& b) {
+  if (!is_finite(a.value) || !is_finite(b.value)) return false;
+  return std::abs(a.value - b.value) <= kSlack * (a.noise + b.noise);
 }
 
-// A decimal of at least six places stands for every number that rounds to it.
+// A decimal of at least six places and six digits stands for every number that rounds to it.
 bool rounds_to(const Expr& decimal, const Expr& other) {
   if (decimal.decimals < 6 || other.decimals >= 0) return false;
-  const Complex a = evaluate(decimal, 0), b = evaluate(other, 0);
-  return b.imag() == 0 && std::abs(a.real() - b.real()) <= 0.5L * std::pow(10.0L, -decimal.decimals) * 1.000001L;
+  const Complex a = evaluate(decimal, 0).value, b = evaluate(other, 0).value;
+  const long double unit = std::pow(10.0L, -decimal.decimals);
+  return b.imag() == 0 && std::abs(a.real()) >= 1e5L * unit && std::abs(a.real() - b.real()) <= 0.5L * unit * 1.000001L;
+}
+
+bool has_call(const Expr& e, std::string_view name) {
+  return (e.kind == ExprKind::kFunction && e.name == name) ||
+         std::any_of(e.args.begin(), e.args.end(), [name](const ExprPtr& arg) { return has_call(*arg, name); });
 }
 
 }  // namespace
@@ -183,6 +243,18 @@ std::optional<Rational> power(const Rational& base, const Rational& exponent) {
   return root == Rational{-1, 1} ? Rational{times % 2 == 0 ? 1 : -1, 1} : result;
 }
 
+namespace {
+
+// n (n - 1) ... of k factors, where that fits.
+std::optional<Rational> falling(__int128 n, __int128 k) {
+  if (n < 0 || k < 0 || k > 40) return std::nullopt;
+  std::optional<Rational> product = Rational{1, 1};
+  for (__int128 i = 0; i < k && product; ++i) product = multiply(*product, {n - i, 1});
+  return product;
+}
+
+}  // namespace
+
 std::optional<Rational> exact_value(const Expr& e) {
   if (e.kind == ExprKind::kNumber) return e.number;
   std::vector<Rational> args;
@@ -206,37 +278,55 @@ std::optional<Rational> exact_value(const Expr& e) {
       if (e.name == "sqrt") return power(args[0], {1, 2});
       if (e.name == "root" && args[1].num != 0) return power(args[0], {args[1].den, args[1].num});
       if (e.name == "abs") return Rational{args[0].num < 0 ? -args[0].num : args[0].num, args[0].den};
+      if (e.name == "floor" || e.name == "ceil") {
+        const __int128 down = args[0].num / args[0].den - (args[0].num % args[0].den < 0 ? 1 : 0);
+        return Rational{down + (e.name == "ceil" && args[0].num % args[0].den != 0 ? 1 : 0), 1};
+      }
+      if (e.name == "factorial") return args[0].den == 1 ? falling(args[0].num, args[0].num) : std::nullopt;
+      if (e.name == "binom" && args[0].den == 1 && args[1].den == 1 && args[1].num >= 0 && args[1].num <= args[0].num) {
+        const auto top = falling(args[0].num, args[1].num), bottom = falling(args[1].num, args[1].num);
+        return top && bottom ? Rational::make(top->num, bottom->num) : std::nullopt;
+      }
       return std::nullopt;
     default: return std::nullopt;
   }
+}
+
+bool has_variables(const Expr& e) {
+  return e.kind == ExprKind::kVariable || std::any_of(e.args.begin(), e.args.end(), [](const ExprPtr& arg) { return has_variables(*arg); });
 }
 
 bool same_value(const Expr& a, const Expr& b) {
   int sign_a = 1, sign_b = 1;
   const bool infinite_a = is_infinite(a, sign_a), infinite_b = is_infinite(b, sign_b);
   if (infinite_a || infinite_b) return infinite_a && infinite_b && sign_a == sign_b;
-  std::set<std::string> names_a, names_b;
-  collect_variables(a, names_a);
-  collect_variables(b, names_b);
-  if (names_a.empty() && names_b.empty()) {
+  if (!has_variables(a) && !has_variables(b)) {
     const auto exact_a = exact_value(a), exact_b = exact_value(b);
     if (exact_a && exact_b && *exact_a == *exact_b) return true;
     if (rounds_to(a, b) || rounds_to(b, a)) return true;
     if (exact_a && exact_b) return false;
+    if (is_rational(a) && is_rational(b)) return same_residues(a, b);
     return close(evaluate(a, 0), evaluate(b, 0));
   }
-  for (int trial = 1; trial <= 4; ++trial)
+  for (int trial = 1; trial <= kNumTrials; ++trial)
     if (!close(evaluate(a, trial), evaluate(b, trial))) return false;
+  const bool both_signs = has_call(a, "abs") || has_call(b, "abs");
+  for (int trial = -1; both_signs && trial >= -kNumTrials; --trial) {
+    const Rounded x = evaluate(a, trial), y = evaluate(b, trial);
+    if (is_finite(x.value) && is_finite(y.value) && !close(x, y)) return false;
+  }
   return true;
 }
 
 std::optional<double> constant_ratio(const Expr& a, const Expr& b) {
   Complex ratio;
-  for (int trial = 1; trial <= 4; ++trial) {
-    const Complex va = evaluate(a, trial), vb = evaluate(b, trial);
+  const int least = has_call(a, "abs") || has_call(b, "abs") ? -kNumTrials : 1;  // |x| is x at positive points alone
+  for (int trial = kNumTrials; trial >= least; --trial) {
+    if (trial == 0) continue;
+    const Complex va = evaluate(a, trial).value, vb = evaluate(b, trial).value;
     if (std::abs(vb) == 0 || std::abs(va) == 0) return std::nullopt;
-    if (trial == 1) ratio = va / vb;
-    if (!close(va / vb, ratio)) return std::nullopt;
+    if (trial == kNumTrials) ratio = va / vb;
+    if (!is_finite(va / vb) || std::abs(va / vb - ratio) > 1e-12L * std::abs(ratio)) return std::nullopt;
   }
   return std::abs(ratio.imag()) <= 1e-9L * std::abs(ratio.real()) ? std::optional(static_cast<double>(ratio.real())) : std::nullopt;
 }

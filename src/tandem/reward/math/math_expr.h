@@ -2,8 +2,9 @@
 #pragma once
 // Mathematical expressions as people and LaTeX write them, compared by value.
 //
-// Two expressions are equal if their exact rational values are. With roots, functions and variables they are equal if they agree
-// at several fixed points. No algebra is done: agreement at such points is a proof in practice, and it cannot run away.
+// Two expressions are equal if their exact rational values are; numbers beyond 127 bits are compared by their residues (exact.h).
+// With roots, functions and variables they are equal if they agree at several fixed points, up to the rounding of the terms that
+// made them. No algebra is done: agreement at such points is a proof in practice, and it cannot run away.
 
 #include <complex>
 #include <memory>
@@ -32,7 +33,7 @@ struct Expr {
   std::optional<Rational> number;                 ///< kNumber, when it fits
   long double approximate = 0;                    ///< kNumber
   int decimals = -1;                              ///< kNumber: digits after the point as written, -1 without a point
-  std::string name;                               ///< variable, constant or function
+  std::string name;                               ///< variable, constant or function; of a number that does not fit its digits
   std::vector<std::shared_ptr<const Expr>> args;
 };
 using ExprPtr = std::shared_ptr<const Expr>;
@@ -42,6 +43,7 @@ ExprPtr parse_expression(std::string_view text);
 
 /// Exact value of an expression without variables, roots that do not come out, or functions.
 std::optional<Rational> exact_value(const Expr& e);
+bool has_variables(const Expr& e);
 bool same_value(const Expr& a, const Expr& b);
 /// One is a constant multiple of the other, so a = 0 and b = 0 have the same solutions.
 bool proportional(const Expr& a, const Expr& b);

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "tandem/reward/math/math_expr.h"
+#include "tandem/reward/math/notation.h"
 
 namespace tandem::reward {
 namespace {
 
 constexpr size_t kMaxLength = 1000;
+constexpr size_t kMaxNumeral = 20000;   // characters of a text that is one numeral
 constexpr int kMaxDepth = 60;
 
 struct NoExpression {};  // thrown and caught in this file alone
@@ -30,20 +34,20 @@ ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "") {
 ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
 ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number({-1, 1})}); }
 
-bool is_one_of(std::string_view word, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), word) != names.end();
-}
-
 bool is_function(std::string_view name) {
-  return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln", "log", "exp"});
+  return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log",
+      "exp"});
 }
+bool is_trigonometric(std::string_view name) { return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc"}); }
+
+ExprPtr power_of_ten(int64_t exponent) { return node(ExprKind::kPower, {number({10, 1}), number({exponent, 1})}); }
 
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
 
   ExprPtr whole() {
-    ExprPtr e = sum();
+    ExprPtr e = fraction();
     skip();
     if (at_ != text_.size()) throw NoExpression();
     return e;
@@ -71,6 +75,11 @@ class Parser {
   void require(std::string_view token) {
     if (!take(token)) throw NoExpression();
   }
+  // The last character before `at` that is no blank.
+  char last_before(size_t at) const {
+    while (at > 0 && std::isspace(static_cast<unsigned char>(text_[at - 1]))) --at;
+    return at > 0 ? text_[at - 1] : '\0';
+  }
   bool at_command(std::string_view command) {
     const size_t before = at_;
     const bool here = take(command);
@@ -85,6 +94,15 @@ class Parser {
     ~Depth() { --depth_; }
     int& depth_;
   };
+
+  // What TeX writes as {a \over b} or {n \choose k}.
+  ExprPtr fraction() {
+    ExprPtr top = sum();
+    const bool divides = take("\\over");
+    if (!divides && !take("\\choose")) return top;
+    const ExprPtr bottom = sum();
+    return divides ? node(ExprKind::kMultiply, {top, inverse(bottom)}) : node(ExprKind::kFunction, {top, bottom}, "binom");
+  }
 
   ExprPtr sum() {
     Depth depth(depth_);
@@ -105,7 +123,8 @@ class Parser {
     const char c = peek();
     if (c == '\\')
       return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") &&
-             !at_command("\\rfloor") && !at_command("\\rceil");
+             !at_command("\\rfloor") && !at_command("\\rceil") && !at_command("\\over") && !at_command("\\choose") &&
+             !at_command("\\ldots");
     return std::isalnum(static_cast<unsigned char>(c)) || c == '(' || c == '{' || c == '[' || c == '.' || (c == '|' && bars_ == 0);
   }
 
@@ -130,9 +149,11 @@ class Parser {
         factors.push_back(signed_factor());
       else if (take("\\div") || take("/"))
         factors.push_back(inverse(signed_factor()));
-      else if (starts_factor())
+      else if (starts_factor()) {
+        if (at_ > 0 && std::isdigit(static_cast<unsigned char>(last_before(at_))) && std::isdigit(static_cast<unsigned char>(peek())))
+          throw NoExpression();  // `2 3` is no product
         factors.push_back(postfixed());
-      else
+      } else
         break;
     }
     return factors.size() == 1 ? factors[0] : node(ExprKind::kMultiply, std::move(factors));
@@ -153,23 +174,36 @@ class Parser {
     for (;;) {
       if (take("**") || take("^"))
         e = node(ExprKind::kPower, {e, exponent()});
-      else if (peek() == '!' && take("!"))
+      else if (peek() == '!' && take("!")) {
+        if (peek() == '!') throw NoExpression();  // a double factorial
         e = node(ExprKind::kFunction, {e}, "factorial");
+      } else if (peek() == kDegree)
+        e = in_degrees(e);
       else
         return e;
     }
+  }
+
+  // An angle is in radians within a function, and its number by itself.
+  ExprPtr in_degrees(ExprPtr e) {
+    if (peek() != kDegree) return e;
+    ++at_;
+    return in_trigonometry_ ? node(ExprKind::kMultiply, {e, node(ExprKind::kConstant, {}, "pi"), inverse(number({180, 1}))}) : e;
   }
 
   // x^12 in LaTeX is x^1 followed by 2, but people write it for x^{12}.
   ExprPtr exponent() {
     if (take("{")) return closed("}");
     if (take("-")) return negated(exponent());
-    return atom();
+    ExprPtr e = atom();
+    if (!take("^")) return e;
+    const ExprPtr above = exponent();  // 10^10^10
+    return node(ExprKind::kPower, {e, above});
   }
 
   ExprPtr closed(std::string_view end) {
     const int bars = std::exchange(bars_, 0);
-    ExprPtr e = sum();
+    ExprPtr e = fraction();
     bars_ = bars;
     require(end);
     return e;
@@ -201,25 +235,82 @@ class Parser {
       }
       ++at_;
     }
+    if (decimals >= 0)
+      if (const std::string period = repeated(digits, decimals); !period.empty()) return repeating(digits, decimals, period);
+    ExprPtr e = decimal(digits, decimals);
+    const std::optional<int64_t> exponent = scientific(digits, decimals);
+    return exponent ? node(ExprKind::kMultiply, {e, power_of_ten(*exponent)}) : e;
+  }
+
+  // The digits without a point, of which `decimals` stand behind it.
+  static ExprPtr decimal(const std::string& digits, int decimals) {
     if (digits.empty()) throw NoExpression();
     auto e = std::make_shared<Expr>();
     e->decimals = decimals;
-    e->approximate = std::strtold(digits.c_str(), nullptr);
+    e->approximate = std::strtold((digits + "e-" + std::to_string(std::max(decimals, 0))).c_str(), nullptr);
     if (digits.size() <= 35 && decimals <= 34) {
       __int128 num = 0, den = 1;
       for (char c : digits) num = num * 10 + (c - '0');
       for (int i = 0; i < decimals; ++i) den *= 10;
       e->number = Rational::make(num, den);
     }
-    for (int i = 0; i < decimals; ++i) e->approximate /= 10;
+    if (!e->number) e->name = digits;
     return e;
+  }
+
+  // The period behind the digits of a decimal: 0.1\overline{6}, 0.1\dot{6}, 0.(3), and 0.333... where three digits are alike.
+  std::string repeated(const std::string& digits, int decimals) {
+    const size_t before = at_;
+    for (const std::string_view mark : {"\\overline", "\\bar", "\\dot", "("}) {
+      if (!text_.substr(at_).starts_with(mark)) continue;
+      at_ += mark.size();
+      const bool braced = mark != "(" && take("{");
+      std::string period;
+      while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+        period += text_[at_++];
+        if (mark != "(" && !braced) break;
+      }
+      if (!period.empty() && (mark == "(" ? take(")") : !braced || take("}"))) return period;
+      at_ = before;
+      return "";
+    }
+    const bool goes_on = decimals >= 3 && digits.ends_with(std::string(3, digits.back()));
+    return goes_on && (take("...") || take("\\ldots")) ? digits.substr(digits.size() - 1) : "";
+  }
+  static ExprPtr repeating(const std::string& digits, int decimals, const std::string& period) {
+    if (digits.size() > 15 || period.size() > 15) throw NoExpression();
+    int64_t nines = 1, shift = 1;
+    for (size_t i = 0; i < period.size(); ++i) nines *= 10;
+    for (int i = 0; i < decimals; ++i) shift *= 10;
+    const auto rest = Rational::make(std::stoll(period), static_cast<__int128>(nines - 1) * shift);
+    if (!rest) throw NoExpression();
+    return node(ExprKind::kAdd, {digits.empty() ? number({0, 1}) : decimal(digits, decimals), number(*rest)});
+  }
+
+  // The exponent of 1.5e3, 1e-7 and 2E10. 2e-3 is twice Euler's number less 3.
+  std::optional<int64_t> scientific(const std::string& digits, int decimals) {
+    if (at_ + 1 >= text_.size() || (text_[at_] != 'e' && text_[at_] != 'E')) return std::nullopt;
+    size_t end = at_ + 1;
+    const bool is_signed = text_[end] == '-' || text_[end] == '+';
+    const bool is_negative = text_[end] == '-';
+    end += is_signed;
+    const size_t begin = end;
+    while (end < text_.size() && std::isdigit(static_cast<unsigned char>(text_[end]))) ++end;
+    const bool is_letter_next = end < text_.size() && (std::isalpha(static_cast<unsigned char>(text_[end])) || text_[end] == '^');
+    if (end == begin || end - begin > 9 || is_letter_next) return std::nullopt;
+    if (is_signed && digits != "1" && decimals < 0 && end - begin < 2) return std::nullopt;
+    const int64_t exponent = std::stoll(std::string(text_.substr(begin, end - begin)));
+    at_ = end;
+    return is_negative ? -exponent : exponent;
   }
 
   ExprPtr function(const std::string& name) {
     ExprPtr power, base;
     if (take("_")) base = argument();
     if (take("^")) power = exponent();
-    ExprPtr arg = peek() == '(' || peek() == '{' ? atom() : postfixed_chain();
+    in_trigonometry_ += is_trigonometric(name);
+    ExprPtr arg = peek() == '(' || peek() == '{' ? in_degrees(atom()) : postfixed_chain();
+    in_trigonometry_ -= is_trigonometric(name);
     ExprPtr e = base ? node(ExprKind::kFunction, {arg, base}, name) : node(ExprKind::kFunction, {arg}, name);
     if (!power) return e;
     const auto exact = exact_value(*power);
@@ -337,12 +428,14 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0;
   int bars_ = 0;
+  int in_trigonometry_ = 0;
 };
 
 }  // namespace
 
 ExprPtr parse_expression(std::string_view text) {
-  if (text.size() > kMaxLength) return nullptr;
+  const bool is_numeral = text.size() <= kMaxNumeral && text.find_first_not_of("-0123456789.") == std::string_view::npos;
+  if (text.size() > kMaxLength && !is_numeral) return nullptr;
   try {
     return Parser(text).whole();
   } catch (const NoExpression&) {

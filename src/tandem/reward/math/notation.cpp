@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <map>
+#include <optional>
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/relation.h"
@@ -10,9 +13,10 @@
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
-namespace {
 
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
+using text::Regex;
+
+namespace {
 
 // The brackets of tuples, intervals and sets; the braces of LaTeX only group.
 bool opens(const std::string& text, size_t at) {
@@ -22,111 +26,324 @@ bool closes(const std::string& text, size_t at) {
   return text[at] == ')' || text[at] == ']' || (text[at] == '}' && at > 0 && text[at - 1] == '\\');
 }
 
-// 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so.
-std::string without_tight_commas(const std::string& text) {
-  static const text::Regex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))", "math rule", text::Regex::Effort::kTrusted);
+using Names = std::map<std::string_view, std::string_view>;
+
+// Characters for which LaTeX has commands.
+std::string with_commands(std::string s) {
+  static const Names kSigns = {
+      {"\xE2\x88\x92", "-"},           {"\xC2\xB0", "\\degree "},      {"\xCF\x80", "\\pi "},          {"\xC3\x97", "\\times "},
+      {"\xE2\x88\x9E", "\\infty "},    {"\xC2\xB1", "\\pm "},          {"\xE2\x88\x93", "\\mp "},      {"\xC3\xB7", "\\div "},
+      {"\xC2\xB7", "\\cdot "},         {"\xE2\x8B\x85", "\\cdot "},    {"\xE2\x88\x85", "\\emptyset "}, {"\xE2\x84\x9D", "\\mathbb{R}"},
+      {"\xE2\x84\xA4", "\\mathbb{Z}"}, {"\xE2\x84\x95", "\\mathbb{N}"}, {"\xE2\x84\x9A", "\\mathbb{Q}"}, {"\xE2\x84\x82", "\\mathbb{C}"},
+      {"\xE2\x88\x88", "\\in "},       {"\xE2\x88\xAA", "\\cup "},     {"\xE2\x88\xA9", "\\cap "},     {"\xE2\x80\xA6", "\\ldots "},
+      {"\xC2\xB2", "^2"},              {"\xC2\xB3", "^3"},             {"\xC2\xBD", "\\frac{1}{2}"},   {"\xC2\xBC", "\\frac{1}{4}"},
+      {"\xC2\xBE", "\\frac{3}{4}"},    {"\xE2\x85\x93", "\\frac{1}{3}"}, {"\xE2\x85\x94", "\\frac{2}{3}"}, {"\xE2\x82\xAC",
+      " \\text{euro} "},
+      {"\xC2\xA3", " \\text{sterling} "}, {"\xC2\xA0", " "},           {"\xE2\x80\x89", " "},          {"\xE2\x88\x96", "\\setminus "},
+      {"\xE2\x89\x88", "\\approx "},   {"\xCE\xB8", "\\theta "}};
+  if (std::all_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return s;
+  static const Regex kRoot("\xE2\x88\x9A(?:(\\d+)|)", "math rule", Regex::Effort::kTrusted);
   std::string out;
   size_t begin = 0;
-  for (text::Regex::Scan scan(kTight, text); scan.next(); begin = scan.group().end) out += text.substr(begin, scan.group().begin - begin);
-  return out + text.substr(begin);
+  for (Regex::Scan scan(kRoot, s); scan.next(); begin = scan.group().end)
+    out.append(s, begin, scan.group().begin - begin).append("\\sqrt ").append(scan.text(1).empty() ? "" : "{" + scan.text(1) + "}");
+  s = out.append(s, begin);
+  for (const auto& [sign, command] : kSigns) s = replaced(s, sign, command);
+  return s;
 }
 
+// Where the group that begins at `open` ends: behind its brace; npos if it does not.
+size_t group_end(const std::string& text, size_t open) {
+  int depth = 0;
+  for (size_t at = open; at < text.size(); ++at) {
+    if (text[at] == '\\') ++at;
+    else if (text[at] == '{') ++depth;
+    else if (text[at] == '}' && --depth == 0) return at + 1;
+  }
+  return std::string::npos;
+}
 
-// `\,` and its like become a blank before a letter, so that `5\,m` keeps its unit apart. Elsewhere they go.
-std::string without_thin_spaces(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool thin = text[i] == '\\' && i + 1 < text.size() && std::string_view(",;:").find(text[i + 1]) != std::string_view::npos;
-    if (!thin) {
-      out += text[i];
+// The words of \text: marked, but for those that join a list, and single letters that stand for themselves.
+std::string marked_words(const std::string& inner, bool is_font, bool behind_a_number) {
+  static const std::vector<std::string_view> kFunctions = {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln",
+      "log", "exp"};
+  std::string out = " ";
+  for (size_t at = 0; at < inner.size();) {
+    if (inner[at] == '$' || inner[at] == '~') {
+      out += ' ', ++at;
       continue;
     }
-    ++i;
-    if (i + 1 < text.size() && std::isalpha(static_cast<unsigned char>(text[i + 1]))) out += ' ';
+    if (inner[at] == '\\' && at + 1 < inner.size()) {
+      const size_t begin = at++;
+      while (at < inner.size() && is_letter(inner[at])) ++at;
+      out.append(inner, begin, std::max(at, begin + 2) - begin);
+      at = std::max(at, begin + 2);
+      continue;
+    }
+    if (!is_letter(inner[at])) {
+      out += inner[at++];
+      continue;
+    }
+    size_t end = at;
+    while (end < inner.size() && is_letter(inner[end])) ++end;
+    std::string word = inner.substr(at, end - at);
+    if ((word == "a" || word == "p") && inner.substr(end).starts_with(".m")) word += "m", end += 2;
+    const bool joins = word == "and" || word == "or";
+    const bool is_unit = behind_a_number && !(is_font && (word == "i" || word == "e" || word == "x" || word == "y"));
+    if (is_font && std::find(kFunctions.begin(), kFunctions.end(), word) != kFunctions.end()) out += "\\" + word + " ";
+    else if (!joins && (word.size() > 1 || is_unit)) out += std::string(1, kWord) + word;
+    else out += word;
+    at = end;
   }
-  return out;
+  return trimmed(out).size() > 1 || behind_a_number ? out + " " : trimmed(out);
 }
 
-// \text{...} in an answer is a unit if something stands before it, and the answer itself if not.
-std::string without_text_groups(std::string text) {
-  for (const char* command : {"\\text{", "\\mbox{", "\\textbf{", "\\textit{", "\\textnormal{", "\\textrm{", "\\mathrm{",
-                              "\\operatorname{", "\\mathbf{"}) {
-    const std::string_view name(command);
-    for (size_t at; (at = text.find(name)) != std::string::npos;) {
-      const size_t end = text.find('}', at);
-      if (end == std::string::npos) break;
-      const std::string inner = text.substr(at + name.size(), end - at - name.size()), before = trimmed(text.substr(0, at)),
-                        word = trimmed(inner);
-      const bool joins = word == "and" || word == "or";
-      const bool unit = !before.empty() &&
-                        (is_digit(before.back()) || before.back() == '}' || before.back() == ')' || before.ends_with("\\pi"));
-      std::string rest = text.substr(end + 1);
-      if (unit && !joins && (rest.starts_with("^2") || rest.starts_with("^3"))) rest = rest.substr(2);
-      if (unit && !joins && (rest.starts_with("^{2}") || rest.starts_with("^{3}"))) rest = rest.substr(4);
-      text = text.substr(0, at) + (joins ? "," : unit ? "" : inner) + rest;
+const Names& renamed() {
+  static const Names names = {
+      {"dfrac", "\\frac"},  {"tfrac", "\\frac"},   {"cfrac", "\\frac"},     {"dbinom", "\\binom"},       {"tbinom", "\\binom"},
+      {"lbrace", "\\{"},    {"rbrace", "\\}"},     {"lbrack", "["},         {"rbrack", "]"},             {"langle", "("},
+      {"rangle", ")"},      {"lparen", "("},       {"rparen", ")"},         {"lvert", "|"},              {"rvert", "|"},
+      {"vert", "|"},        {"mid", "|"},          {"varnothing", "\\emptyset "}, {"O", "\\emptyset "},  {"degree", "\x07"},
+      {"circ", "\x07"},     {"colon", ":"},        {"ast", "*"},            {"quad", " "},               {"qquad", " "},
+      {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
+      {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
+      {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
+      {"pmod", " \x05mod "}};
+  return names;
+}
+
+bool is_layout(std::string_view name) {
+  return is_one_of(name, {"left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl",
+      "Biggr", "bigm", "middle", "displaystyle", "textstyle", "scriptstyle", "scriptscriptstyle", "limits", "nolimits", "bf", "rm", "it",
+      "sf", "tt", "em", "bfseries", "boldmath", "tiny", "small", "normalsize", "large", "Large", "LARGE", "huge", "Huge", "hline",
+      "strut", "mathstrut", "nobreak", "allowbreak", "centering", "noindent"});
+}
+bool drops_argument(std::string_view name) {
+  return is_one_of(name, {"color", "textcolor", "colorbox", "hspace", "vspace", "phantom", "hphantom", "vphantom", "tag", "label",
+      "hskip", "kern"});
+}
+bool unwraps(std::string_view name) {
+  return is_one_of(name, {"boldsymbol", "bm", "pmb", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "boxed", "fbox",
+      "framebox", "ensuremath", "smash", "mathstrut", "emph", "hbox", "mathbin", "mathrel", "mathord", "underbrace"});
+}
+bool is_text(std::string_view name) {
+  return is_one_of(name, {"text", "mbox", "textbf", "textit", "textnormal", "textrm", "textsf", "texttt"});
+}
+bool is_font(std::string_view name) { return is_one_of(name, {"mathrm", "operatorname", "mathbf"}); }
+
+bool ends_a_number(const std::string& before) {
+  const size_t last = before.find_last_not_of(" \t\n~");
+  if (last == std::string::npos) return false;
+  const char c = before[last];
+  return is_digit(c) || c == '}' || c == ')' || c == kDegree || before.substr(0, last + 1).ends_with("\\pi");
+}
+
+// Reads commands of layout away, and those that are another name of one by their usual name.
+class Layout {
+ public:
+  explicit Layout(std::string text) : text_(std::move(text)) {}
+
+  std::string read() {
+    in_table_ = text_.find("\\begin{") != std::string::npos;
+    while (at_ < text_.size()) {
+      if (text_[at_] == '\\' && at_ + 1 < text_.size()) command();
+      else if (text_[at_] == '$' || text_[at_] == '\\') ++at_;
+      else if (text_[at_] == '~') out_ += ' ', ++at_;
+      else out_ += text_[at_++];
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void command() {
+    const char next = text_[at_ + 1];
+    if (!is_letter(next)) return sign(next);
+    size_t end = at_ + 1;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
+    const std::string name = text_.substr(at_ + 1, end - at_ - 1);
+    const std::optional<std::string> group = group_at(end);
+    if (is_layout(name)) {
+      at_ = end;
+      if ((name == "left" || name == "right") && end < text_.size() && text_[end] == '.') ++at_;  // an invisible bracket
+    } else if (drops_argument(name) && group) {
+      at_ = group_end_;
+    } else if ((unwraps(name) || is_text(name) || is_font(name)) && group) {
+      // The text within is read in its turn, in place.
+      const bool words = is_text(name) || is_font(name);
+      const std::string inner = words ? marked_words(*group, is_font(name),
+          ends_a_number(out_) || out_.ends_with("\\frac{") || out_.ends_with("}{")) : *group;
+      // A list or a fraction that is wrapped needs no braces; under an exponent a group stays one.
+      const bool grouped = !words && !out_.empty() && (out_.back() == '^' || out_.back() == '_' || out_.ends_with("\\frac"));
+      text_.replace(at_, group_end_ - at_, grouped ? "{" + inner + "}" : inner);
+      if (++num_unwrapped_ > kMostWrapped) {  // no answer of anybody; the rest stays as it is
+        out_.append(text_, at_);
+        at_ = text_.size();
+      }
+    } else if (unwraps(name) || is_font(name)) {  // \boldsymbol 7
+      at_ = end;
+    } else if (name == "mathbb" || name == "Bbb") {
+      const size_t letter = std::min(text_.find_first_not_of(' ', end), text_.size());
+      const bool has_letter = !group && letter < text_.size() && is_letter(text_[letter]);
+      out_ += "\\mathbb{" + (group ? trimmed(*group) : has_letter ? text_.substr(letter, 1) : "") + "}";
+      at_ = group ? group_end_ : has_letter ? letter + 1 : end;
+    } else if (name == "pmod" && group) {
+      out_ += std::string(" ") + kWord + "mod " + *group;
+      at_ = group_end_;
+    } else if (const auto other = renamed().find(name); other != renamed().end()) {
+      out_ += other->second;
+      at_ = end;
+      if (name == "cr") row_end();
+    } else {
+      out_.append(text_, at_, end - at_);
+      at_ = end;
     }
   }
-  return text;
-}
 
+  void sign(char next) {
+    at_ += 2;
+    switch (next) {
+      case ',': case ';': case ':': case '>':  // `5\,m` keeps its unit apart
+        if (at_ < text_.size() && (is_letter(text_[at_]) || text_[at_] == '\\')) out_ += ' ';
+        return;
+      case '!': case '(': case ')': case '[': case ']': case '-': case '/': return;
+      case ' ': case '\n': case '\t': out_ += ' '; return;
+      case '$': out_ += kMoney; return;
+      case '%': out_ += '%'; return;
+      case '#': case '&': case '_': out_ += next; return;
+      case '\\':
+        if (in_table_) {
+          out_ += kRowBreak;
+          row_end();
+        } else {
+          --at_;  // a backslash that was escaped once too often
+          if (at_ + 1 == text_.size()) ++at_;
+        }
+        return;
+      default: out_ += '\\', out_ += next;
+    }
+  }
+
+  // Behind a row: a star and a distance.
+  void row_end() {
+    if (at_ < text_.size() && text_[at_] == '*') ++at_;
+    const size_t open = text_.find_first_not_of(" \n", at_);
+    if (open == std::string::npos || text_[open] != '[') return;
+    static const Regex kDistance(R"(^\[\s*-?[\d.]*\s*(?:pt|ex|em|mm|cm|in|\\[a-z]+)\s*\]$)", "math rule", Regex::Effort::kTrusted);
+    const size_t close = text_.find(']', open);
+    if (close != std::string::npos && close - open < 20 && kDistance.found_in(text_.substr(open, close + 1 - open))) at_ = close + 1;
+  }
+
+  // What the group behind `end` holds, if one begins there.
+  std::optional<std::string> group_at(size_t end) {
+    const size_t open = text_.find_first_not_of(' ', end);
+    if (open == std::string::npos || text_[open] != '{') return std::nullopt;
+    group_end_ = group_end(text_, open);
+    if (group_end_ == std::string::npos) return std::nullopt;
+    return text_.substr(open + 1, group_end_ - open - 2);
+  }
+
+  static constexpr int kMostWrapped = 200;
+  std::string text_, out_;
+  size_t at_ = 0, group_end_ = 0;
+  int num_unwrapped_ = 0;
+  bool in_table_ = false;
+};
+
+// 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so. 1\,000 and 1 000 are, too.
+std::string without_tight_commas(const std::string& text) {
+  static const Regex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))", "math rule", Regex::Effort::kTrusted);
+  return substituted(kTight, text, "");
+}
+std::string without_gaps_in_numbers(const std::string& text) {
+  static const Regex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))", "math rule", Regex::Effort::kTrusted);
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(kGap, text); scan.next(); begin = scan.group().end)
+    out.append(text, begin, scan.group().begin - begin).append(replaced(scan.text(1), " ", ""));
+  return out.append(text, begin);
+}
 
 // `19, 46, and 82`, `(11,7)or(7,11)` and `1; 2` are lists.
 std::string with_commas(const std::string& text) {
-  static const text::Regex kWord(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))", "math rule",
-                                 text::Regex::Effort::kTrusted);
+  static const Regex kJoint(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))", "math rule", Regex::Effort::kTrusted);
   std::string out;
   size_t begin = 0;
-  for (text::Regex::Scan scan(kWord, text); scan.next(); begin = scan.group().end) {
+  for (Regex::Scan scan(kJoint, text); scan.next(); begin = scan.group().end) {
     out += trimmed(text.substr(begin, scan.group().begin - begin));
     if (!out.empty() && out.back() != ',') out += ",";
     out += " ";
   }
-  static const text::Regex kGap(R"(,\s*+(?=,))", "math rule", text::Regex::Effort::kTrusted);
-  const std::string listed = replaced(out + text.substr(begin), ";", ",");
-  out.clear();
-  begin = 0;
-  for (text::Regex::Scan scan(kGap, listed); scan.next(); begin = scan.group().end) out += listed.substr(begin, scan.group().begin - begin);
-  return out + listed.substr(begin);
+  static const Regex kGap(R"(,\s*+(?=,))", "math rule", Regex::Effort::kTrusted);
+  return substituted(kGap, replaced(out + text.substr(begin), ";", ","), "");
 }
 
 // 1/3 \approx 0.33 is 1/3; x \approx 11 is 11.
 std::string exact_side(const std::string& text) {
-  const std::string plain = replaced(text, "\xE2\x89\x88", "\\approx");
-  const size_t at = plain.find("\\approx");
+  const size_t at = text.find("\\approx");
   if (at == std::string::npos) return text;
-  const std::string before = trimmed(plain.substr(0, at));
-  return before.empty() || is_symbol(before) ? trimmed(plain.substr(at + 7)) : before;
+  const std::string before = trimmed(text.substr(0, at));
+  return before.empty() || is_symbol(before) ? trimmed(text.substr(at + 7)) : before;
 }
 
 // A whole text in braces that only group, and a matrix set as an array in brackets.
 std::string without_wrapping(std::string text) {
-  while (text.size() > 1 && text[0] == '{' && text.back() == '}' && text[text.size() - 2] != '\\') {
-    int depth = 0;
-    size_t i = 0;
-    for (; i < text.size(); ++i) {
-      if (text[i] == '{') ++depth;
-      if (text[i] == '}' && --depth == 0) break;
-    }
-    if (i + 1 != text.size()) break;
+  while (text.size() > 1 && text[0] == '{' && group_end(text, 0) == text.size()) {
+    if (trimmed(text.substr(1, text.size() - 2)).empty()) return "\\emptyset";
     text = trimmed(text.substr(1, text.size() - 2));
   }
-  const size_t array = text.find("\\begin{array}{");
-  const size_t end = array == std::string::npos || array > 1 ? std::string::npos : text.find('}', array + 15);
+  const size_t array = text.find("\\begin{array}");
+  const size_t open = array == std::string::npos || text.find_first_not_of(' ', 1) < array ? std::string::npos : text.find('{', array + 13);
+  const size_t end = open == std::string::npos ? open : group_end(text, open);
   if (end == std::string::npos) return text;
-  text = "\\begin{matrix}" + replaced(text.substr(end + 1), "\\end{array}", "\\end{matrix}");
-  if (text.ends_with("]") || text.ends_with(")")) text.pop_back();
+  const bool is_determinant = text[0] == '|';
+  text = (is_determinant ? "\\begin{vmatrix}" : "\\begin{matrix}") +
+         replaced(text.substr(end), "\\end{array}", is_determinant ? "\\end{vmatrix}" : "\\end{matrix}");
+  if (text.ends_with("]") || text.ends_with(")") || text.ends_with("|")) text.pop_back();
+  return text;
+}
+
+// \frac{\text{m}}{\text{s}} as m/s, and (\text{mod } 5) without its brackets.
+std::string with_plain_words(const std::string& text) {
+  static const Regex kRate(R"(\\frac\s*\{\s*(\x05\w+)\s*\}\s*\{\s*(\x05\w+)\s*\})", "math rule", Regex::Effort::kTrusted),
+      kModulo(R"(\(\s*(\x05mod\s[^()]{0,40})\))", "math rule", Regex::Effort::kTrusted);
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(kRate, text); scan.next(); begin = scan.group().end)
+    out.append(text, begin, scan.group().begin - begin).append(" ").append(scan.text(1)).append("/").append(scan.text(2));
+  return substituted(kModulo, out.append(text, begin), " ");
+}
+
+// Other names of the empty set and of the real line, which is an interval.
+std::string with_sets_named(std::string text) {
+  static const Regex kNoMember(R"(\\\{\s*+\\\}|\x05empty\s++\x05set)", "math rule", Regex::Effort::kTrusted);
+  static const Regex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
+                            R"(|\\mathbb\{R\}(?!\s*[\^_]))", "math rule",
+                            Regex::Effort::kTrusted);
+  if (text.find("\\{") != std::string::npos || text.find("empty") != std::string::npos) text = substituted(kNoMember, text, "\\emptyset ");
+  if (text.find("\\mathbb") != std::string::npos || text.find("real") != std::string::npos) text = substituted(kReals, text,
+      "(-\\infty,\\infty)");
   return text;
 }
 
 }  // namespace
 
+std::string substituted(const Regex& pattern, const std::string& text, std::string_view by) {
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(pattern, text); scan.next(); begin = scan.group().end) {
+    out.append(text, begin, scan.group().begin - begin).append(by);
+    if (scan.num_groups() > 1) out += scan.text(1);
+  }
+  return out.append(text, begin);
+}
+
 // 12,345 is a number. In brackets a comma separates, as in (20,100); what stands in them is read member by member.
 std::string without_thousands(const std::string& text) {
-  static const text::Regex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))", "math rule", text::Regex::Effort::kTrusted);
+  static const Regex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))", "math rule", Regex::Effort::kTrusted);
   std::string out;
   size_t begin = 0;
   int depth = 0;
-  for (text::Regex::Scan scan(kThousands, text); scan.next();) {
+  for (Regex::Scan scan(kThousands, text); scan.next();) {
     const text::Span span = scan.group();
     for (size_t i = begin; i < span.end; ++i) {
       if (opens(text, i)) ++depth;
@@ -138,46 +355,33 @@ std::string without_thousands(const std::string& text) {
   return out + text.substr(begin);
 }
 
-// Short units need a blank before them: 3m is three times m.
-std::string without_units(std::string text) {
-  static const text::Regex kUnit(
-      R"((?x)^(.*[\d})])(?:[\s~]*(?:
-          degrees?|dollars?|cents?|percent(?:age)?|pct|units?|square\ units?|cubic\ units?|
-          (?:inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|hours?|minutes?|seconds?|days?|weeks?|
-             years?|pounds?|lbs|grams?|mph|ways|points?|people|students)
-          (?:\s*\^\{?[23]\}?)?
-          )|[\s~]+(?:cm|mm|km|ft|in|m|mi|lb|kg)(?:\s*\^\{?[23]\}?)?)\.?$)",
-      "math rule", text::Regex::Effort::kTrusted);
-  text::Regex::Scan scan(kUnit, text);
-  return scan.next() ? scan.text(1) : text;
-}
-
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
-  // Outside a matrix a double backslash is one that was escaped once too often.
-  s = replaced(s, "\\\\", s.find("\\begin{") == std::string::npos ? "\\" : kRowBreak);
-  s = without_thin_spaces(without_tight_commas(s));
-  s = replaced(replaced(replaced(s, "\xE2\x88\x92", "-"), "\xC2\xB0", ""), "\xCF\x80", "\\pi ");
-  s = replaced(replaced(replaced(s, "\xC3\x97", "\\times "), "\xE2\x88\x9E", "\\infty "), "\xE2\x88\x9A", "\\sqrt ");
-  for (const char* gone : {"\\!", "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big", "\\Big", "\\$", "$", "^{\\circ}",
-                           "^\\circ", "\\circ", "\\(", "\\)"})
-    s = replaced(s, gone, "");
-  for (const char* blank : {"\\ ", "\\qquad", "\\quad"}) s = replaced(s, blank, " ");
-  s = replaced(s, "{,}", ",");
-  s = replaced(replaced(s, "\\dfrac", "\\frac"), "\\tfrac", "\\frac");
-  s = replaced(replaced(replaced(s, "\\lvert", "|"), "\\rvert", "|"), "\\vert", "|");
-  s = exact_side(with_commas(without_text_groups(with_plain_signs(replaced(s, "\\%", "%")))));
-  s = without_units(without_wrapping(trimmed(s)));
-  while (!s.empty() && (s.back() == '.' || s.back() == ',' || s.back() == ';' || s.back() == ':')) s.pop_back();
-  return trimmed(without_thousands(trimmed(s)));
+  if (std::count(s.begin(), s.end(), '$') == 1 && s.find("\\$") == std::string::npos) s = replaced(s, "$", "\\$");  // it opens no formula
+  s = Layout(with_commands(without_tight_commas(s))).read();
+  static const Regex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))", "math rule", Regex::Effort::kTrusted);
+  if (s.find(kDegree) != std::string::npos) s = substituted(kAngle, s, "\x07");
+  static const Regex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^))", "math rule", Regex::Effort::kTrusted);
+  s = replaced(substituted(kTimes, s, "\\times "), "+/-", "\\pm ");
+  if (s.find(kWord) != std::string::npos) s = with_plain_words(s);
+  s = replaced(replaced(replaced(replaced(s, "{,}", ","), "{:}", ":"), "{.}", "."), "{=}", "=");
+  s = exact_side(with_commas(with_plain_signs(with_sets_named(std::move(s)))));
+  s = trimmed(s);
+  if (s.size() > 4 && s.starts_with("**") && s.ends_with("**")) s = s.substr(2, s.size() - 4);  // bold
+  s = without_wrapping(trimmed(s));
+  while (!s.empty() && std::string_view(".,;:").find(s.back()) != std::string_view::npos && !s.ends_with("..") && !s.ends_with(".m."))
+    s.pop_back();
+  return trimmed(without_thousands(without_gaps_in_numbers(without_wrapping(trimmed(s)))));
 }
 
 std::vector<std::string> split_outside_brackets(const std::string& text, std::string_view separator) {
   std::vector<std::string> parts(1);
   int depth = 0;
+  const bool is_command = separator[0] == '\\';
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
-    if (depth == 0 && text.compare(i, separator.size(), separator) == 0) {
+    if (depth == 0 && text.compare(i, separator.size(), separator) == 0 &&
+        !(is_command && i + separator.size() < text.size() && is_letter(text[i + separator.size()]))) {
       parts.emplace_back();
       i += separator.size();
       continue;
@@ -192,13 +396,14 @@ std::vector<std::string> split_outside_brackets(const std::string& text, std::st
 }
 
 Bracketed bracketed(const std::string& text) {
-  if (text.starts_with("\\{") && text.ends_with("\\}")) return {'{', '}', text.substr(2, text.size() - 4)};
-  if (text.size() < 2 || (text[0] != '(' && text[0] != '[')) return {};
+  const bool is_set = text.starts_with("\\{") && text.ends_with("\\}");
+  if (text.size() < 2 || (text[0] != '(' && text[0] != '[' && !is_set)) return {};
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '(' || text[i] == '[') ++depth;
-    if ((text[i] == ')' || text[i] == ']') && --depth == 0)
-      return i + 1 == text.size() ? Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)} : Bracketed{};
+    if (opens(text, i)) ++depth;
+    if (closes(text, i) && --depth == 0)
+      return i + 1 < text.size() ? Bracketed{} : is_set ? Bracketed{'{', '}', text.substr(2, text.size() - 4)}
+                                                : Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)};
   }
   return {};
 }

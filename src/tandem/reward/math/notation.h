@@ -2,21 +2,38 @@
 #pragma once
 // One notation for what people and LaTeX write in many, and where its parts begin and end.
 
+#include <algorithm>
+#include <cctype>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tandem/text/regex.h"
+
 namespace tandem::reward {
 
-constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash, whose second half would look like a command
+inline bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
+inline bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)); }
+inline bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
-/// An answer without marks of layout, units and thousands separators, lists with commas, relations as signs of relation.h.
+constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash, whose second half would look like a command
+constexpr char kWord = '\x05';                  // before each word that stood in \text or its like, so that it is no product of variables
+constexpr char kMoney = '\x06';                 // a dollar sign that means money
+constexpr char kDegree = '\x07';                // behind an angle in degrees
+
+/// An answer without marks of layout and thousands separators, lists with commas, relations as signs of relation.h.
 std::string normal(std::string_view answer);
 
-/// Without a unit at its end; 12,345 as 12345 outside brackets.
-std::string without_units(std::string text);
+/// Every match of `pattern` as `by`, and its first group behind that if it has one.
+std::string substituted(const text::Regex& pattern, const std::string& text, std::string_view by);
+
+/// 12,345 as 12345 outside brackets.
 std::string without_thousands(const std::string& text);
 
+/// A separator that ends in a letter of a command, such as `\in`, is none within a longer one, such as `\int`.
 std::vector<std::string> split_outside_brackets(const std::string& text, std::string_view separator);
 
 struct Bracketed {

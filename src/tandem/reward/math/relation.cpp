@@ -7,6 +7,7 @@
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/math_expr.h"
+#include "tandem/text/regex.h"
 
 namespace tandem::reward {
 namespace {
@@ -103,9 +104,15 @@ bool same_inequality(const Relation& a, const Relation& b) {
   return ratio && b.signs[0] == (*ratio > 0 ? a.signs[0] : turned(a.signs[0]));
 }
 
+// A letter or a word, with an index, primes and arguments: x, x_1, f(2x), P(A), \angle ABC, Area.
 bool is_symbol(std::string_view text) {
-  if (text.empty() || text.size() > 30 || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '\\')) return false;
-  return text.find_first_of("+-*/^=<> ,") == std::string_view::npos;
+  static const text::Regex kSymbol(
+      R"((?x)^(?:\\(?:angle|triangle|overline|hat|bar|vec|widehat|measuredangle|ell|alpha|beta|gamma|delta|theta|lambda|mu|omega|
+          phi|varphi|rho|sigma|tau|epsilon|Delta|Omega|Sigma|arc)\b|[A-Za-z\x05\x20{}~'?]|
+          \^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)",
+      "math rule", text::Regex::Effort::kTrusted);
+  if (text.empty() || text.size() > 60 || text[0] == ' ' || text[0] == '(' || text[0] == '_') return false;
+  return kSymbol.found_in(text);
 }
 
 }  // namespace tandem::reward

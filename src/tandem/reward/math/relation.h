@@ -33,7 +33,7 @@ std::optional<Interval> interval_of(const Relation& relation);
 /// One inequality is the other with its sides exchanged or multiplied by a constant.
 bool same_inequality(const Relation& a, const Relation& b);
 
-/// A letter, a name such as f(x) or x_1: what a result is assigned to.
+/// A letter, a word, a name such as f(x) or x_1: what a result is assigned to.
 bool is_symbol(std::string_view text);
 
 }  // namespace tandem::reward
