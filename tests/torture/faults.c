@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of a disk for the program it is preloaded into (LD_PRELOAD). TANDEM_FAULT says which, as KIND:PART:AFTER:COUNT: calls on files
 // whose path contains PART fail, after the first AFTER of them, COUNT times (0: for ever). Kinds: enospc and eio of write and pwrite, short
-// (half of each write), fsync (EIO), exchange (renameat2 with flags: EINVAL, as where the file system has no exchange), nfs (statfs says NFS).
+// (half of each write), fsync (EIO), exchange (renameat2 with flags: EINVAL, as where the file system has no exchange), nfs (statfs says NFS), slow (a write
+// takes 5 ms more).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -46,6 +47,7 @@ static int fault_of_write(int fd, size_t* size) {
   if (is_due_on("enospc", fd)) return ENOSPC;
   if (is_due_on("eio", fd)) return EIO;
   if (*size > 1 && is_due_on("short", fd)) *size /= 2;
+  if (is_due_on("slow", fd)) usleep(5000);
   return 0;
 }
 

@@ -357,6 +357,7 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
 
 void RlRun::stop(const std::string& where) {
   pause(*source_);
+  ledger_.settle();
   if (!ledger_.is_saved()) save();
   throw Interrupted(join_text("stopped after step ", ledger_.state().step, where, "; --resume continues"));
 }
@@ -409,10 +410,12 @@ void RlRun::conclude_step() {
     state.unconcluded.clear();
   }
   ledger_.commit();
-  if ((save_every > 0 && state.step % save_every == 0) || last) save();
+  ledger_.look();
+  if (last) save();
+  else if (save_every > 0 && state.step % save_every == 0) save(true);
 }
 
-void RlRun::save() {
+void RlRun::save(bool behind) {
   const double begin = now_s();
   RunState& state = ledger_.state();
   show(ledger_.live(), join_text("step ", state.step, "/", config_.run.steps, "  checkpoint"));
@@ -420,9 +423,10 @@ void RlRun::save() {
   ledger_.keep_decisions(source_->take_decisions());
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
-  ledger_.save(trained_);
+  behind ? ledger_.save_behind(trained_) : ledger_.save(trained_);
   state.queue.clear();
   parts_.recorder.add("time/checkpoint_s", now_s() - begin);
+  parts_.recorder.span("checkpoint", "rank 0", begin, now_s());
 }
 
 void RlRun::evaluate_before() {

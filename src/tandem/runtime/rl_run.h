@@ -59,7 +59,7 @@ class RlRun {
   void give_rollout_weights();
   void finish_step(const StepData& step);
   void conclude_step();
-  void save();
+  void save(bool behind = false);
   [[noreturn]] void stop(const std::string& where);
 
   const RunRequest& request_;

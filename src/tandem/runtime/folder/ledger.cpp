@@ -46,7 +46,7 @@ void Ledger::open() {
 
 double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; }
 
-void Ledger::save(TrainedRoles roles) {
+SaveSamples Ledger::prepare_save() {
   if (folder_) {
     folder_->come_back();
     folder_->samples().flush();
@@ -56,8 +56,30 @@ void Ledger::save(TrainedRoles roles) {
     state_.eval_digest = folder_->eval_digest();
   }
   state_.seconds = seconds();
-  const auto save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
-  files_.save(state_, roles, folder_ ? save_samples : std::function<void(const std::string&)>());
+  if (!folder_) return {};
+  return [this](const std::string& path) { folder_->samples().save_unwritten(path); };
+}
+
+void Ledger::save(TrainedRoles roles) {
+  settle();
+  files_.save(state_, roles, prepare_save());
+}
+
+void Ledger::save_behind(TrainedRoles roles) {
+  count_written(&StateFiles::wait);
+  files_.save_behind(state_, roles, prepare_save());
+}
+
+void Ledger::count_written(std::optional<Written> (StateFiles::*ask)()) {
+  std::optional<Written> written;
+  try {
+    written = (files_.*ask)();
+  } catch (const PeerError&) {
+    if (!comm::any_of(parts_.ranks.world, fault() != nullptr)) throw;  // else the end of the step says why, and saves
+  }
+  if (!written) return;
+  parts_.recorder.add("time/checkpoint_write_s", written->end_s - written->begin_s);
+  parts_.recorder.span("checkpoint", "checkpoint", written->begin_s, written->end_s);
 }
 
 void Ledger::keep_decisions(const std::string& lines) {
