@@ -2,7 +2,7 @@
 // Faults of a disk for the program it is preloaded into (LD_PRELOAD). TANDEM_FAULT says which, as KIND:PART:AFTER:COUNT: calls on files
 // whose path contains PART fail, after the first AFTER of them, COUNT times (0: for ever). Kinds: enospc and eio of write and pwrite, short
 // (half of each write), fsync (EIO), exchange (renameat2 with flags: EINVAL, as where the file system has no exchange), nfs (statfs says NFS), slow (a write
-// takes 5 ms more).
+// takes 5 ms more), clock (the wall clock is AFTER days behind).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 static char kind[16], part[256];
@@ -82,6 +83,15 @@ int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned
   if (!real) *(void**)&real = dlsym(RTLD_NEXT, "renameat2");
   if (flags && is_due("exchange", to)) return errno = EINVAL, -1;
   return real(from_at, from, to_at, to, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  static int (*real)(clockid_t, struct timespec*);
+  if (!real) *(void**)&real = dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = real(clock, now);
+  read_plan();
+  if (clock == CLOCK_REALTIME && strcmp(kind, "clock") == 0) now->tv_sec -= after * 86400;
+  return result;
 }
 
 int statfs(const char* path, struct statfs* found) {

@@ -13,7 +13,7 @@
 namespace tandem::checkpoint {
 
 /// A file that grows under a temporary name and takes its own by commit(). Its bytes go to the disk past the page cache where the file
-/// system lets them: that costs a tenth of the processor's time, and neither evicts nor delays what others read and write.
+/// system lets them: that costs little of the processor's time, and neither evicts nor delays what others read and write.
 ///
 /// Ownership  owns the partial file: without commit() it is removed, and what stood at `path` is untouched.
 /// Errors     PeerError naming the path (disk full, unwritable).

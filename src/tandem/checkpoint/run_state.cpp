@@ -122,11 +122,11 @@ std::string CheckpointWriter::commit(int64_t step, const Sums& sums) {
   const std::string tmp = tmp_path(step), final = path(step);
   json files = json::object();
   const Below all = below(tmp);
-  for (const std::string& name : all.files) {
-    const auto sum = sums.find(name);
-    if (sum == sums.end()) throw PeerError(tmp + "/" + name + ": no rank knows its checksum");
+  for (const std::string& name : all.files)
+    if (!sums.contains(name)) throw PeerError(tmp + "/" + name + ": no rank knows its checksum");
+  for (const auto& [name, sum] : sums) {  // a shared file system may list a file of another machine late, but has it for those who ask
     sync_file(tmp + "/" + name);
-    files[name] = {{"bytes", fs::file_size(tmp + "/" + name)}, {"checksum", sum->second}};
+    files[name] = {{"bytes", fs::file_size(tmp + "/" + name)}, {"checksum", sum}};
   }
   write_durable(tmp + "/" + kManifest, json({{"format", kManifest_format}, {"step", step}, {"files", files}}).dump(1) + "\n");
   for (const std::string& folder : all.folders) sync_directory(folder);

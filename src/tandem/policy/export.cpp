@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/policy/export.h"
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -144,9 +145,12 @@ checkpoint::Sums Exporter::write(const std::string& dir, TrainedRole& role) cons
 }
 
 int64_t Exporter::copy_bytes(const TrainedRole& role) const {
-  int64_t bytes = 0;
-  for (const Part& part : parts_of(role)) bytes += part.num_bytes();
-  return bytes + role.staging_bytes();
+  int64_t bytes = 0, largest = 0;
+  for (const Part& part : parts_of(role)) {
+    bytes += part.num_bytes();
+    for (const checkpoint::TensorInfo& t : part.tensors) largest = std::max(largest, t.num_bytes());
+  }
+  return bytes + 2 * largest;  // TrainedRole::Staging
 }
 
 FileWriter Exporter::copy(TrainedRole& role, device::Arena& host) const {

@@ -129,16 +129,11 @@ bool first_has_all(const std::vector<std::pair<int, Box>>& parts, const model::f
 
 }  // namespace
 
-int64_t TrainedRole::staging_bytes() const {
+TrainedRole::Staging TrainedRole::stage() {
   int64_t most = 0;
   for (const auto& [name, origin] : origins_)
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
       most = std::max(most, checkpoint::TensorInfo{name, origin.dtype, origin.parameter.shape}.num_bytes());
-  return 2 * most;
-}
-
-TrainedRole::Staging TrainedRole::stage() {
-  const int64_t most = staging_bytes() / 2;
   Staging staging;
   comm::run_alike(parts_.ranks.world, [&] {
     if (most == 0 || !parts_.ranks.is_first()) return;

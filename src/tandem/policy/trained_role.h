@@ -72,8 +72,6 @@ class TrainedRole {
   struct Staging {
     at::Tensor parts, whole;
   };
-  /// Of both.
-  int64_t staging_bytes() const;
   /// Takes that memory, so that no gather() fails for want of it. Collective. Errors: PeerError, on every rank alike, if rank 0 has no
   /// room.
   Staging stage();

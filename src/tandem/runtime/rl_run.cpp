@@ -411,8 +411,7 @@ void RlRun::conclude_step() {
   }
   ledger_.commit();
   ledger_.look();
-  if (last) save();
-  else if (save_every > 0 && state.step % save_every == 0) save(true);
+  if (last || (save_every > 0 && state.step % save_every == 0)) save(!last);
 }
 
 void RlRun::save(bool behind) {
@@ -423,7 +422,7 @@ void RlRun::save(bool behind) {
   ledger_.keep_decisions(source_->take_decisions());
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
-  behind ? ledger_.save_behind(trained_) : ledger_.save(trained_);
+  ledger_.save(trained_, behind);
   state.queue.clear();
   parts_.recorder.add("time/checkpoint_s", now_s() - begin);
   parts_.recorder.span("checkpoint", "rank 0", begin, now_s());

@@ -220,8 +220,8 @@ void SupervisedRun::train_to_end() {
     ledger_.look();
     fail_alike(parts_.ranks.world, ledger_.fault());
     const int64_t every = config.checkpoint.every_steps;
-    if (state.step == config.supervised.steps || reached) ledger_.save(trained_);
-    else if (every > 0 && state.step % every == 0) ledger_.save_behind(trained_);
+    const bool last = state.step == config.supervised.steps || reached;
+    if (last || (every > 0 && state.step % every == 0)) ledger_.save(trained_, !last);
   }
 }
 

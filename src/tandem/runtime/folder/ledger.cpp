@@ -46,7 +46,9 @@ void Ledger::open() {
 
 double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; }
 
-SaveSamples Ledger::prepare_save() {
+void Ledger::save(TrainedRoles roles, bool behind) {
+  count_written(behind ? &StateFiles::wait : &StateFiles::settle);
+  SaveSamples save_samples;
   if (folder_) {
     folder_->come_back();
     folder_->samples().flush();
@@ -54,20 +56,10 @@ SaveSamples Ledger::prepare_save() {
     if (folder_->decisions()) state_.sink_bytes["decisions"] = folder_->decisions()->flush();
     state_.num_samples = folder_->samples().num_samples();
     state_.eval_digest = folder_->eval_digest();
+    save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
   }
   state_.seconds = seconds();
-  if (!folder_) return {};
-  return [this](const std::string& path) { folder_->samples().save_unwritten(path); };
-}
-
-void Ledger::save(TrainedRoles roles) {
-  settle();
-  files_.save(state_, roles, prepare_save());
-}
-
-void Ledger::save_behind(TrainedRoles roles) {
-  count_written(&StateFiles::wait);
-  files_.save_behind(state_, roles, prepare_save());
+  behind ? files_.save_behind(state_, roles, save_samples) : files_.save(state_, roles, save_samples);
 }
 
 void Ledger::count_written(std::optional<Written> (StateFiles::*ask)()) {

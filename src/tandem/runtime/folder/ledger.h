@@ -33,9 +33,8 @@ class Ledger {
   /// The sinks go on where the state left them.
   void open();
   double seconds() const;
-  /// A checkpoint of the state as it is: whole when it returns, or written while the run goes on. Collective.
-  void save(TrainedRoles roles);
-  void save_behind(TrainedRoles roles);
+  /// A checkpoint of the state as it is: whole when it returns, or written behind while the run goes on. Collective.
+  void save(TrainedRoles roles, bool behind = false);
   /// Between steps: what is being written behind fails the run if it has failed. Collective.
   void look() { count_written(&StateFiles::look); }
   /// Waits for it; the state is not saved if it has failed. Collective.
@@ -57,7 +56,6 @@ class Ledger {
   RunSummary summary() const;
 
  private:
-  SaveSamples prepare_save();
   void count_written(std::optional<Written> (StateFiles::*ask)());
 
   const policy::RunParts& parts_;

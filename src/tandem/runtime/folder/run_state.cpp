@@ -238,6 +238,10 @@ void StateFiles::commit(comm::Group& group, int64_t step, const checkpoint::Sums
   });
 }
 
+policy::FileWriter StateFiles::optimizer_writer(const policy::TrainedRole& role, device::Arena* host) const {
+  return policy::optimizer_writer(parts_.ranks.train_rank(), role.trainer().optimizer().state(), host);
+}
+
 void StateFiles::abandon(int64_t step, const std::exception& why) {
   if (parts_.ranks.is_first()) writer_.abandon(step);
   throw PeerError(join_text("checkpoint of step ", step, ": ", why.what(), " (", newest_of(root_), ")"));
@@ -252,7 +256,7 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const SaveSampl
     comm::run_alike(parts_.ranks.world, [&] {
       sums = small(tmp);
       for (const policy::TrainedRole* role : roles)
-        if (role->is_here()) write_into(tmp, *role, policy::optimizer_writer(parts_.ranks.train_rank(), role->trainer().optimizer().state()), sums);
+        if (role->is_here()) write_into(tmp, *role, optimizer_writer(*role), sums);
     });
     for (policy::TrainedRole* role : roles)
       write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role); }, sums);
@@ -280,8 +284,10 @@ bool StateFiles::has_room(TrainedRoles roles) {
   const device::MemoryLimit limit = device::memory_limit();
   std::string lacks;
   if (here > limit.bytes) lacks = join_text(bytes_text(limit.bytes), " ", limit.from);
-  else if (const auto left = memory.host.left_bytes(); left && copies > *left) lacks = join_text(bytes_text(*left), " left of memory.host_mib");
-  const std::vector<std::string> all = comm::texts_of_all(world, lacks.empty() ? "" : join_text(bytes_text(here), " for copies, and there are ", lacks));
+  else if (const auto left = memory.host.left_bytes(); left && copies > *left)
+    lacks = join_text(bytes_text(*left), " left of memory.host_mib");
+  if (!lacks.empty()) lacks = join_text(bytes_text(here), " for copies, and there are ", lacks);
+  const std::vector<std::string> all = comm::texts_of_all(world, lacks);
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (first == all.end()) return true;
   if (parts_.ranks.is_first() && !std::exchange(told_of_room_, true))
@@ -298,9 +304,8 @@ void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const Sa
   try {
     small = begin(state, roles, save_samples);
     comm::run_alike(parts_.ranks.world, [&] {
-      for (const policy::TrainedRole* role : roles)
-        if (role->is_here())
-          files.emplace_back(role, policy::optimizer_writer(parts_.ranks.train_rank(), role->trainer().optimizer().state(), &parts_.memory.host));
+      for (policy::TrainedRole* role : roles)
+        if (role->is_here()) files.emplace_back(role, optimizer_writer(*role, &parts_.memory.host));
     });
     for (policy::TrainedRole* role : roles) files.emplace_back(role, exporter_.copy(*role, parts_.memory.host));
   } catch (const std::exception& e) {
