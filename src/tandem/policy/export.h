@@ -23,7 +23,7 @@ class Exporter {
   /// start, and merges the adapters into `dir`/hf. Returns the checksums there; elsewhere there are none. Collective.
   /// Errors: PeerError, on all ranks alike, naming the path, or a rank that has no memory for it.
   checkpoint::Sums write(const std::string& dir, TrainedRole& role) const;
-  /// What writes the same, of the role as it is now, without the other ranks: rank 0 has copies in `host`, which go with it, and other ranks
+  /// What writes the same, of the role as it is now, without the other ranks: rank 0 has copies in `host`, which go with it, and others
   /// write nothing. Collective. Errors: PeerError, on all ranks alike, where rank 0 has no memory for it.
   FileWriter copy(TrainedRole& role, device::Arena& host) const;
   /// Of such copies, on rank 0, with what gathers them.
