@@ -3,6 +3,7 @@
 """Checkpoints that are written while the run goes on: killed in the middle of the write, stopped, without room, without their folder. By
 default a small model and a slow disk; --kills 15 --shape 25m, or --kills 5 --model DIR of a larger one, take the disk as it is."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -60,11 +61,10 @@ class Trial:
     def half_written(self, run):
         """Bytes of each file of an attempt."""
         sizes = {}
-        for path in (self.folder / run / "checkpoint").glob("step_*.tmp/**/*"):
-            try:
-                sizes[str(path)] = path.stat().st_size if path.is_file() else 0
-            except OSError:  # it has taken its name
-                continue
+        for place, _, names in os.walk(self.folder / run / "checkpoint"):  # which forgives what goes meanwhile
+            for path in (os.path.join(place, name) for name in names if ".tmp" in place):
+                with contextlib.suppress(OSError):
+                    sizes[path] = os.path.getsize(path)
         return sizes
 
 
@@ -177,6 +177,24 @@ def check_removed(program, scratch, options):
     said("a run folder that is removed in the write comes back with the last step")
 
 
+def check_goes_on(program, scratch, options):
+    """A step is concluded while the checkpoint of one before is half written."""
+    trial = Trial(program, scratch, options, "goes_on", run__steps=100000, run__parity=False)
+    for name, arguments, launcher in (("threads", RANKS, ()), ("one", [], ()), ("processes", [], rf.mpi(2))):
+        if launcher and not shutil.which("mpirun"):
+            continue
+        process = trial.start(name, *arguments, launcher=launcher)
+        metrics = trial.folder / name / "metrics.jsonl"
+
+        def is_seen(name=name, metrics=metrics):
+            step = max((line["step"] for line in rf.whole_lines(metrics)), default=0)
+            return any(f"/step_{saved}.tmp/" in file for file in trial.half_written(name) for saved in range(1, step))
+        assert rf.wait_for(is_seen, process), process.communicate()[1][-3000:]
+        code, err = rf.end(process, signal.SIGTERM)
+        assert code == 130, err[-3000:]
+    said("the next step is concluded while a checkpoint is written")
+
+
 def check_numbers(program, scratch, options):
     """What the run stood still for, what was written beside it, and a warning where there is no room."""
     trial = Trial(program, scratch, options, "numbers")
@@ -184,7 +202,7 @@ def check_numbers(program, scratch, options):
     lines = rf.all_metrics(trial.folder / "run")
     assert [line["step"] for line in lines if "time/checkpoint_s" in line] == [3, 5], "it comes with the next step's numbers"
     written = sum("time/checkpoint_write_s" in line for line in lines)  # the last may end after the numbers of the last step
-    assert 1 <= written <= 2, lines
+    assert 1 <= written <= 2, f"{written} writes are told"
     trace = json.loads((trial.folder / "run/trace.json").read_text())["traceEvents"]
     tracks = {event["tid"]: event["args"]["name"] for event in trace if event.get("name") == "thread_name"}
     spans = [tracks[event["tid"]] for event in trace if event.get("name") == "checkpoint"]
@@ -197,7 +215,7 @@ def check_numbers(program, scratch, options):
 
 
 CHECKS = {"kills": check_kills, "processes": check_processes, "adapters": check_adapters, "stops": check_stops, "failing": check_failing,
-          "short": check_short, "removed": check_removed, "numbers": check_numbers}
+          "short": check_short, "removed": check_removed, "goes_on": check_goes_on, "numbers": check_numbers}
 
 
 def main():
