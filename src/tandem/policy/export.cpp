@@ -39,8 +39,7 @@ struct Exporter::Part {
 // The tensors of a role as files ask for them, one after the other, on every rank in the same order. A matrix with adapters is merged
 // in fp32 on its way.
 struct Exporter::Stream {
-  const Ranks& ranks;
-  TrainedRole& role;
+  const TrainedRole& role;
   TrainedRole::Staging staging;
 
   at::Tensor gather(const std::string& name, bool merges) const {
@@ -65,12 +64,12 @@ struct Exporter::Stream {
     };
     std::exception_ptr fault;
     try {
-      if (ranks.is_first()) take(values);
+      if (staging.group.rank() == 0) take(values);
     } catch (...) {
       fault = std::current_exception();
     }
     for (; next < part.tensors.size(); ++next) (void)gather(part.tensors[next].name, part.merges);
-    comm::run_alike(ranks.world, [&] {
+    comm::run_alike(staging.group, [&] {
       if (fault) std::rethrow_exception(fault);
     });
   }
@@ -136,8 +135,8 @@ std::vector<Exporter::Part> Exporter::parts_of(const TrainedRole& role) const {
   return parts;
 }
 
-checkpoint::Sums Exporter::write(const std::string& dir, TrainedRole& role) const {
-  const Stream stream{ranks_, role, role.stage()};
+checkpoint::Sums Exporter::write(const std::string& dir, const TrainedRole& role, comm::Group& group) const {
+  const Stream stream{role, role.stage(group)};
   checkpoint::Sums sums;
   for (const Part& part : parts_of(role))
     stream.run(part, [&](const checkpoint::TensorSource& values) { part.write_into(dir, values, sums); });
@@ -153,8 +152,8 @@ int64_t Exporter::copy_bytes(const TrainedRole& role) const {
   return bytes + 2 * largest;  // TrainedRole::Staging
 }
 
-FileWriter Exporter::copy(TrainedRole& role, device::Arena& host) const {
-  const Stream stream{ranks_, role, role.stage()};
+FileWriter Exporter::copy(const TrainedRole& role, device::Arena& host) const {
+  const Stream stream{role, role.stage(ranks_.world)};
   std::vector<std::pair<Part, std::map<std::string, at::Tensor>>> copied;
   for (Part& part : parts_of(role)) {
     std::map<std::string, at::Tensor> copies;

@@ -65,6 +65,7 @@ void SupervisedRun::step() {
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
   train::StepReport report;
+  ledger_.files().let_go();
   fail_alike(parts_.ranks.world, [&] {
     report = actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, ledger_.state().lr_steps));
   });
@@ -189,7 +190,7 @@ RunSummary SupervisedRun::run() {
   try {
     evaluate_before();
     train_to_end();
-    ledger_.files().exporter().write(config.run.dir, actor_.trained());
+    ledger_.files().exporter().write(config.run.dir, actor_.trained(), parts_.ranks.world);
     parts_.ranks.world.barrier();
     RunSummary summary = ledger_.summary();
     if (eval_prompts_ && config.eval.after) summary.after = last_eval_ ? last_eval_ : evaluate();

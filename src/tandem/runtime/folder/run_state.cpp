@@ -165,7 +165,7 @@ void write_into(const std::string& tmp, const policy::TrainedRole& role, const p
 // now and then; a rank that is gone ends that. Collective.
 void meet(comm::Group& group) {
   constexpr std::chrono::milliseconds kMoment{20};
-  at::Tensor note = at::zeros({1});
+  at::Tensor note = at::zeros({1}, group.device());
   const auto take = [&](int from) {
     while (!group.arrived(from, 0)) std::this_thread::sleep_for(kMoment);
     group.receive(note, from, 0);
@@ -191,7 +191,9 @@ StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir
       root_(run_dir + "/checkpoint"),
       exporter_(parts.config, parts.ranks, std::move(model_dir)),
       writer_(root_, parts.config.checkpoint.keep_last),
-      writers_(parts.ranks.world.size() > 1 ? parts.ranks.world.split(0, "checkpoint") : comm::single()) {}
+      writers_(parts.ranks.world.size() > 1 ? parts.ranks.world.split(0, "checkpoint") : comm::single()) {
+  writers_->carry_by(nullptr);  // they move no tensor of a device
+}
 
 void StateFiles::load_start(policy::TrainedRole& actor) {
   actor.load(exporter_.model_dir());
@@ -259,7 +261,7 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const SaveSampl
         if (role->is_here()) write_into(tmp, *role, optimizer_writer(*role), sums);
     });
     for (policy::TrainedRole* role : roles)
-      write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role); }, sums);
+      write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role, parts_.ranks.world); }, sums);
     commit(parts_.ranks.world, state.step, sums);
   } catch (const std::exception& e) {
     abandon(state.step, e);
@@ -291,51 +293,80 @@ bool StateFiles::has_room(TrainedRoles roles) {
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (first == all.end()) return true;
   if (parts_.ranks.is_first() && !std::exchange(told_of_room_, true))
-    log::warning("the run waits while its checkpoints are written: to write them behind it takes ", *first);
+    log::warning("a checkpoint holds up the next update until it is written: to write behind that, too, it takes ", *first);
   return false;
 }
 
 void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
   (void)wait();
-  if (!has_room(roles)) return save(state, roles, save_samples);
+  const bool copies = has_room(roles);
+  if (!copies && !parts_.memory.device.device().is_cpu()) return save(state, roles, save_samples);
   const std::string tmp = writer_.tmp_path(state.step);
+  device::Arena* host = copies ? &parts_.memory.host : nullptr;
   policy::FileWriter small;
   std::vector<std::pair<const policy::TrainedRole*, policy::FileWriter>> files;
+  std::vector<const policy::TrainedRole*> gathered;  // when they are written
   try {
     small = begin(state, roles, save_samples);
     comm::run_alike(parts_.ranks.world, [&] {
-      for (policy::TrainedRole* role : roles)
-        if (role->is_here()) files.emplace_back(role, optimizer_writer(*role, &parts_.memory.host));
+      for (const policy::TrainedRole* role : roles)
+        if (role->is_here()) files.emplace_back(role, optimizer_writer(*role, host));
     });
-    for (policy::TrainedRole* role : roles) files.emplace_back(role, exporter_.copy(*role, parts_.memory.host));
+    for (const policy::TrainedRole* role : roles)
+      if (copies) files.emplace_back(role, exporter_.copy(*role, *host));
+      else gathered.push_back(role);
   } catch (const std::exception& e) {
     abandon(state.step, e);
   }
   is_failing_ = false;
-  writing_ = std::async(std::launch::async, [this, step = state.step, tmp, small, files = std::move(files)]() mutable {
+  std::promise<void> has_read;
+  if (!copies) reading_ = has_read.get_future();
+  writing_ = std::async(std::launch::async, [this, step = state.step, tmp, small, files = std::move(files), gathered,
+                                             has_read = std::move(has_read)]() mutable {
     const double begin_s = now_s();
     device::name_thread("checkpoint");
     device::step_back();
+    const device::ThreadLimit one_thread(1);
     checkpoint::Sums sums;
     std::exception_ptr fault;
-    try {
+    const auto write_mine = [&] {
       sums = small(tmp);
       for (auto& [role, write] : files) write_into(tmp, *role, std::exchange(write, {}), sums);
-    } catch (...) {
-      fault = std::current_exception();
-      is_failing_ = true;
-    }
-    try {
+    };
+    const auto write_all = [&] {
+      try {
+        write_mine();
+      } catch (...) {
+        fault = std::current_exception();
+        is_failing_ = true;
+      }
       meet(*writers_);
       comm::run_alike(*writers_, [&] {
         if (fault) std::rethrow_exception(fault);
       });
+      for (const policy::TrainedRole* role : gathered)
+        write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role, *writers_); }, sums);
+    };
+    try {
+      write_all();
+    } catch (...) {
+      fault = std::current_exception();
+    }
+    has_read.set_value();
+    try {
+      if (fault) std::rethrow_exception(fault);
       commit(*writers_, step, sums);
     } catch (const std::exception& e) {
       abandon(step, e);
     }
     return Written{step, begin_s, now_s()};
   });
+}
+
+bool StateFiles::let_go() {
+  if (!reading_.valid()) return false;
+  reading_.get();
+  return true;
 }
 
 std::optional<Written> StateFiles::look() {

@@ -90,9 +90,12 @@ class StateFiles {
   void load_start(policy::TrainedRole& actor);
   /// `save_samples` writes what samples.sqlite did not take.
   void save(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
-  /// The same, of copies that threads write while the run goes on; as save() where there is no room for them, which a warning says. Waits
-  /// for the checkpoint before, and fails if that one fails.
+  /// The same, of copies that threads write while the run goes on. Where there is no room for copies, which the log says, what is on the
+  /// processor is written as it lies, and nobody may change the roles before let_go(); what is on a device is saved as by save(). Waits for
+  /// the checkpoint before, and fails if that one fails.
   void save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
+  /// Before the roles change: waits until no writer reads them. Whether one did. Of one rank.
+  bool let_go();
   /// Between steps: the checkpoint that is being written counts if it is done by now. nullopt if none has been written since the last
   /// call. Errors: of save(), if it has failed.
   std::optional<Written> look();
@@ -127,6 +130,7 @@ class StateFiles {
   std::unique_ptr<comm::Group> writers_;  // the threads that write
   bool told_of_room_ = false;
   std::atomic<bool> is_failing_ = false;  // this rank's thread, which waits for the others
+  std::future<void> reading_;             // of the roles, by that thread
   std::future<Written> writing_;          // last: its end uses all the others
 };
 
