@@ -224,10 +224,8 @@ Roles RlRun::roles() {
 }
 
 void RlRun::enter(const planner::Stage& stage) {
-  using enum planner::StageKind;
+  if (!residency_.empty()) ledger_.files().let_go();
   const double begin = now_s();
-  if (stage.kind == kUpdate || stage.kind == kUpdateCritic || !residency_.empty())
-    if (ledger_.files().let_go()) parts_.recorder.add("time/checkpoint_s", now_s() - begin);
   const int64_t copied = residency_.enter(stage);
   if (residency_.empty()) return;
   parts_.recorder.add("time/offload_s", now_s() - begin);

@@ -65,7 +65,6 @@ void SupervisedRun::step() {
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
   train::StepReport report;
-  ledger_.files().let_go();
   fail_alike(parts_.ranks.world, [&] {
     report = actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, ledger_.state().lr_steps));
   });

@@ -269,7 +269,7 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const SaveSampl
   last_saved_step_ = state.step;
 }
 
-// Whether each machine has memory for the copies of its ranks, and for what stages take beyond what is held now. Collective.
+// Whether each machine has memory for the copies of its ranks. Collective.
 bool StateFiles::has_room(TrainedRoles roles) {
   policy::Memory& memory = parts_.memory;
   comm::Group& world = parts_.ranks.world;
@@ -278,8 +278,7 @@ bool StateFiles::has_room(TrainedRoles roles) {
     if (role->is_here()) copies += policy::optimizer_copy_bytes(role->trainer().optimizer().state());
     if (parts_.ranks.is_first()) copies += exporter_.copy_bytes(*role);
   }
-  const int64_t later = memory.device.device().is_cpu() ? memory.device.peak_bytes() - memory.device.bytes() : 0;
-  const std::vector<int64_t> wanted = comm::values_of_all(world, std::vector<int64_t>{copies + later});
+  const std::vector<int64_t> wanted = comm::values_of_all(world, std::vector<int64_t>{copies});
   int64_t here = 0;
   for (int rank = 0; rank < world.size(); ++rank)
     if (world.machine(rank) == world.machine(world.rank())) here += wanted[static_cast<size_t>(rank)];
@@ -293,14 +292,14 @@ bool StateFiles::has_room(TrainedRoles roles) {
   const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (first == all.end()) return true;
   if (parts_.ranks.is_first() && !std::exchange(told_of_room_, true))
-    log::warning("a checkpoint holds up the next update until it is written: to write behind that, too, it takes ", *first);
+    log::warning("the run waits while its checkpoints are written: to write them behind it takes ", *first);
   return false;
 }
 
 void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
   (void)wait();
-  const bool copies = has_room(roles);
-  if (!copies && !parts_.memory.device.device().is_cpu()) return save(state, roles, save_samples);
+  const bool copies = !parts_.memory.device.device().is_cpu();
+  if (copies && !has_room(roles)) return save(state, roles, save_samples);
   const std::string tmp = writer_.tmp_path(state.step);
   device::Arena* host = copies ? &parts_.memory.host : nullptr;
   policy::FileWriter small;
@@ -321,6 +320,8 @@ void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const Sa
   is_failing_ = false;
   std::promise<void> has_read;
   if (!copies) reading_ = has_read.get_future();
+  for (policy::TrainedRole* role : roles)
+    if (role->is_here()) role->trainer().before_update([this] { let_go(); });
   writing_ = std::async(std::launch::async, [this, step = state.step, tmp, small, files = std::move(files), gathered,
                                              has_read = std::move(has_read)]() mutable {
     const double begin_s = now_s();
@@ -363,10 +364,11 @@ void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const Sa
   });
 }
 
-bool StateFiles::let_go() {
-  if (!reading_.valid()) return false;
+void StateFiles::let_go() {
+  if (!reading_.valid()) return;
+  const double begin_s = now_s();
   reading_.get();
-  return true;
+  parts_.recorder.add("time/checkpoint_s", now_s() - begin_s);
 }
 
 std::optional<Written> StateFiles::look() {

@@ -90,12 +90,12 @@ class StateFiles {
   void load_start(policy::TrainedRole& actor);
   /// `save_samples` writes what samples.sqlite did not take.
   void save(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
-  /// The same, of copies that threads write while the run goes on. Where there is no room for copies, which the log says, what is on the
-  /// processor is written as it lies, and nobody may change the roles before let_go(); what is on a device is saved as by save(). Waits for
-  /// the checkpoint before, and fails if that one fails.
+  /// The same, written by threads while the run goes on: from the tensors as they lie on the CPU, and the next update waits until they are
+  /// read; of a device, from copies, and as save() where there is no room for them, which a warning says. Waits for the checkpoint before,
+  /// and fails if that one fails.
   void save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
-  /// Before the roles change: waits until no writer reads them. Whether one did. Of one rank.
-  bool let_go();
+  /// Waits until no writer reads the roles. Each update of theirs calls it; what moves their memory must. Of one rank.
+  void let_go();
   /// Between steps: the checkpoint that is being written counts if it is done by now. nullopt if none has been written since the last
   /// call. Errors: of save(), if it has failed.
   std::optional<Written> look();
