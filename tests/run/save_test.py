@@ -155,6 +155,19 @@ def check_failing(program, scratch, options):
     said(f"a write that fails behind the run ends it after the step with exit code 3: `{line}`")
 
 
+def check_bits(program, scratch, options):
+    """On a slow disk, so that an update comes long before the write ends: the files of a run that ends with that step."""
+    for name, changed in (("dp2", {}), ("tp2", {"parallel__train_layout": "tp2"}), ("critic", {"algo__name": "ppo"}),
+                          ("half", {"model__dtype": "bfloat16"}), ("lora", {"model__lora_rank": 4}),
+                          ("offload", {"memory__offload_train_optimizer": True}), ("swap", {"train__swap_optimizer": True})):
+        trial = Trial(program, scratch, options, f"bits_{name}", **changed)
+        trial.done("behind", *RANKS, **faulty(scratch, SLOW))
+        trial.done("waited", "--steps", "4", *RANKS)
+        sums = [trial.sums_of(run, 4) for run in ("behind", "waited")]
+        assert sums[0] == sums[1], (name, {file for file in sums[0] if sums[0][file] != sums[1].get(file)})
+    said("what is written behind the run has the bits of its step, in every layout")
+
+
 def check_short(program, scratch, options):
     """Short writes, and a file system without the way past the page cache."""
     trial = Trial(program, scratch, options, "short")
@@ -218,7 +231,7 @@ def check_numbers(program, scratch, options):
 
 
 CHECKS = {"kills": check_kills, "processes": check_processes, "adapters": check_adapters, "stops": check_stops, "failing": check_failing,
-          "short": check_short, "removed": check_removed, "goes_on": check_goes_on, "numbers": check_numbers}
+          "bits": check_bits, "short": check_short, "removed": check_removed, "goes_on": check_goes_on, "numbers": check_numbers}
 
 
 def main():
