@@ -32,7 +32,7 @@ class Trial:
                    "run__steps": 6, "data__eval": "", **changed}
         self.steps = changed["run__steps"]
         if options.model:
-            changed |= {"model__path": str(options.model), "model__dtype": "bfloat16", "run__parity": False}
+            changed |= {"model__path": str(options.model), "model__dtype": "bfloat16"}
         self.recipe = rf.tiny_recipe(self.folder / "recipe.yaml", **changed)
         self.more = faulty(scratch, SLOW) if options.shape == "small" and not options.model else {}
 
