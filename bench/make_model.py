@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""make_model.py tiny|small FOLDER [--labels N]: a Qwen2 model with random weights and no tokenizer, of the shapes the benchmarks are
+"""make_model.py tiny|small|0.5b FOLDER [--labels N]: a Qwen2 model with random weights and no tokenizer, of the shapes the benchmarks are
 quoted for; with labels, a reward model (one) or classifier. Times do not depend on the values; those of ../shared/peers/make_model.py
 have the same shapes. Needs numpy."""
 import argparse
@@ -15,6 +15,8 @@ SHAPES = {
              "intermediate_size": 352, "vocab_size": 512, "max_position_embeddings": 4096},
     "small": {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
               "intermediate_size": 1408, "vocab_size": 8192, "max_position_embeddings": 8192},
+    "0.5b": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "head_dim": 64,
+             "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 8192},
 }
 COMMON = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6,
           "tie_word_embeddings": True, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,

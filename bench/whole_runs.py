@@ -4,9 +4,10 @@
 
   whole_runs.py placement   colocated against split on the same two cores, in turns: the step, its stages, and their ratio
   whole_runs.py switch      what share of a step the switch between layouts takes, with everything offloaded, and the peak of memory
+  whole_runs.py save        what a checkpoint adds to the step that saves and to the one it is written beside (--shape 0.5b, two ranks)
 
 Exit code 1 if a bound is missed: colocated at least 1.6 times as fast and 95 % of what the stages' times allow; a switch at most 2 % of a
-step, and a peak within that of the larger stage and one bucket.
+step, and a peak within that of the larger stage and one bucket; a step that saves at most 1.1 times its neighbours.
 """
 import argparse
 import json
@@ -19,8 +20,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MIB = 1 << 20
-MIN_SPEEDUP, MIN_SHARE, MAX_SWITCH_SHARE = 1.6, 0.95, 0.02
-SHAPES = {"tiny": (128, 4, 4, 2, 352), "small": (512, 8, 8, 2, 1408)}
+MIN_SPEEDUP, MIN_SHARE, MAX_SWITCH_SHARE, MAX_SAVE_RATIO = 1.6, 0.95, 0.02, 1.1
+SHAPES = {"tiny": (128, 4, 4, 2, 352), "small": (512, 8, 8, 2, 1408), "0.5b": (896, 24, 14, 2, 4864)}
 OFFLOAD = {f"memory.offload_train_{what}": "true" for what in ("param", "grad", "optimizer")}
 
 
@@ -107,9 +108,28 @@ def switch(options):
             "within_bounds": share <= MAX_SWITCH_SHARE and last["memory/peak_bytes"] <= bound}
 
 
+def save(options):
+    """A step ends where its numbers are committed and its checkpoint is begun; `time/checkpoint_s` comes with the numbers of the next."""
+    every = 3
+    with tempfile.TemporaryDirectory(prefix="tandem_save_", dir=options.folder) as root:
+        more = {"checkpoint.every_steps": every, "checkpoint.keep_last": 1, "run.steps": options.steps, "parallel.threads": 1,
+                "parallel.train_layout": options.train_layout}
+        lines = run(options, f"{root}/run", more, ["--ranks", "2"], count=options.steps)
+        manifest = json.loads(pathlib.Path(root, "run/checkpoint/latest/manifest.json").read_text())
+    steps = [line["time/step_s"] for line in lines]
+    saves = range(every - 1, options.steps - 1, every)  # behind the run; the last step's is waited for
+    pauses = [lines[i + 1]["time/checkpoint_s"] for i in saves]
+    ratios = [(steps[i] + pause) / statistics.mean((steps[i - 1], steps[i + 1])) for i, pause in zip(saves, pauses)]
+    beside = [steps[i + 1] / steps[i - 1] for i in saves]
+    return {"step_s": steps, "pause_s": pauses, "write_s": [line.get("time/checkpoint_write_s") for line in lines],
+            "checkpoint_bytes": sum(file["bytes"] for file in manifest["files"].values()),
+            "saving_step_to_neighbours": ratios, "step_beside_the_write_to_one_before": beside,
+            "within_bounds": max(ratios) <= MAX_SAVE_RATIO}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["placement", "switch"])
+    parser.add_argument("what", choices=["placement", "switch", "save"])
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
     parser.add_argument("--model", help="a model in place of a random one of --shape, such as bench/make_model.py writes")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
@@ -121,16 +141,18 @@ def main():
     parser.add_argument("--train-layout", default="dp2")
     parser.add_argument("--rollout-layout", default="tp2")
     parser.add_argument("--bucket-mib", type=int, default=16)
+    parser.add_argument("--folder", help="save: a folder on the disk to be measured, in place of the system's for temporary files")
     parser.add_argument("--out")
     options = parser.parse_args()
-    usual = {"placement": {"prompts": 16, "new": 64, "steps": 3}, "switch": {"prompts": 64, "new": 256, "steps": 1}}[options.what]
+    usual = {"placement": {"prompts": 16, "new": 64, "steps": 3}, "switch": {"prompts": 64, "new": 256, "steps": 1},
+             "save": {"prompts": 8, "new": 128, "steps": 8}}[options.what]
     for name, value in usual.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     with tempfile.TemporaryDirectory(prefix="tandem_model_") as root:
         if options.model:
             options.model = str(with_tokenizer(pathlib.Path(options.model), pathlib.Path(root)))
-        figures = {"placement": placement, "switch": switch}[options.what](options)
+        figures = {"placement": placement, "switch": switch, "save": save}[options.what](options)
     report = {"what": options.what, **{k: v for k, v in vars(options).items() if k not in ("what", "out")},
               **figures}
     text = json.dumps(report, indent=1)

@@ -11,6 +11,7 @@ import socket
 import time
 
 import run_folder as rf
+from kept_files_test import faulty
 
 RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 40,
        "eval.max_new_tokens": 8, "eval.every_steps": 3, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
@@ -278,7 +279,7 @@ def relay(program, root):
 
 
 def relay_dies(program, root):
-    """The relay leaves, and is killed; each time another stands at its address, and its workers go on."""
+    """The relay leaves, and is killed; each time another stands at its address, by a clock that is behind, and its workers go on."""
     folder, below = f"{root}/relay_dies", free_address()
     settings = {"run.steps": 30, "workers.listen": "127.0.0.1:0", "run.parity": "false"}
     process = program.start(start_of(folder, settings, ["--staleness", "1", "--no-eval"]))
@@ -286,11 +287,11 @@ def relay_dies(program, root):
     start = relaying(folder, below)
     between = program.start(start)
     workers = [program.start(joining_relay(folder, below)) for _ in range(2)]
-    for step, number, code in ((5, signal.SIGTERM, 0), (12, signal.SIGKILL, -signal.SIGKILL)):
+    for step, number, code, days in ((5, signal.SIGTERM, 0, 1), (12, signal.SIGKILL, -signal.SIGKILL, 10000)):
         assert rf.wait_for(lambda step=step: max(rf.committed_steps(folder), default=0) >= step, process), process.stderr.read()[-3000:]
         ended, err = rf.end(between, number)
         assert ended == code, err[-3000:]
-        between = program.start(start)
+        between = program.start(start, **faulty(root, f"clock:the wall:{days}:0"))
     assert process.wait(120) == 0, process.stderr.read()[-3000:]
     for other in (between, *workers):
         assert other.wait(30) == 0, other.stderr.read()[-3000:]

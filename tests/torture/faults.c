@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of a disk for the program it is preloaded into (LD_PRELOAD). TANDEM_FAULT says which, as KIND:PART:AFTER:COUNT: calls on files
 // whose path contains PART fail, after the first AFTER of them, COUNT times (0: for ever). Kinds: enospc and eio of write and pwrite, short
-// (half of each write), fsync (EIO), exchange (renameat2 with flags: EINVAL, as where the file system has no exchange), nfs (statfs says NFS).
+// (half of each write), fsync (EIO), exchange (renameat2 with flags: EINVAL, as where the file system has no exchange), nfs (statfs says NFS), slow (a write
+// takes 5 ms more), clock (the wall clock is AFTER days behind).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 static char kind[16], part[256];
@@ -46,6 +48,7 @@ static int fault_of_write(int fd, size_t* size) {
   if (is_due_on("enospc", fd)) return ENOSPC;
   if (is_due_on("eio", fd)) return EIO;
   if (*size > 1 && is_due_on("short", fd)) *size /= 2;
+  if (is_due_on("slow", fd)) usleep(5000);
   return 0;
 }
 
@@ -80,6 +83,15 @@ int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned
   if (!real) *(void**)&real = dlsym(RTLD_NEXT, "renameat2");
   if (flags && is_due("exchange", to)) return errno = EINVAL, -1;
   return real(from_at, from, to_at, to, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  static int (*real)(clockid_t, struct timespec*);
+  if (!real) *(void**)&real = dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = real(clock, now);
+  read_plan();
+  if (clock == CLOCK_REALTIME && strcmp(kind, "clock") == 0) now->tv_sec -= after * 86400;
+  return result;
 }
 
 int statfs(const char* path, struct statfs* found) {

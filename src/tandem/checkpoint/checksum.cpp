@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -48,6 +49,12 @@ uint64_t Checksum::value() const {
     hash ^= hash >> 32;
   }
   return hash;
+}
+
+std::string Checksum::text() const {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value()));
+  return text;
 }
 
 std::string file_digest(const std::string& path) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
@@ -14,6 +15,8 @@ class Checksum {
  public:
   void update(std::span<const std::byte> bytes);
   uint64_t value() const;
+  /// The value as a manifest has it: 16 hexadecimal digits.
+  std::string text() const;
 
  private:
   void block(const std::byte* bytes);
@@ -22,6 +25,9 @@ class Checksum {
   size_t num_held_ = 0;
   uint64_t length_bytes_ = 0;
 };
+
+/// Checksums of files, as a manifest has them, by their path in a folder.
+using Sums = std::map<std::string, std::string>;
 
 /// "BYTES CHECKSUM NAME" of a file, whose checksum is of at most 1 GiB that is spread over it; "absent PATH" where none can be read.
 std::string file_digest(const std::string& path);

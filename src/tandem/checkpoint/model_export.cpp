@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
@@ -60,7 +59,7 @@ std::string index_text(const std::vector<Shard>& shards) {
 
 // All files are written before one takes its name. Between the renames no index names them: a crash there leaves the whole
 // earlier model.safetensors, or a directory that says it has no weights.
-void write_weights(const std::string& directory, const ModelSource& source, int64_t max_shard_bytes) {
+void write_weights(const std::string& directory, const ModelSource& source, int64_t max_shard_bytes, Sums& sums) {
   const std::vector<Shard> shards = plan_shards(source.tensors, max_shard_bytes);
   const bool single = shards.front().file == kSingleFile;
   std::vector<DurableFile> files;
@@ -69,20 +68,15 @@ void write_weights(const std::string& directory, const ModelSource& source, int6
     write_safetensors(files.back(), shard.tensors, source.values, {{"format", "pt"}});
     files.back().close();
   }
-  std::set<std::string> kept;
   std::error_code failed;
   if (!single) fs::remove(directory + "/" + kIndexFile, failed);
   for (DurableFile& file : files) {
-    file.commit();
-    kept.insert(fs::path(file.path()).filename());
+    sums[fs::path(file.path()).filename()] = file.commit();
   }
-  if (!single) {
-    write_durable(directory + "/" + kIndexFile, index_text(shards));
-    kept.insert(kIndexFile);
-  }
+  if (!single) sums[kIndexFile] = write_durable(directory + "/" + kIndexFile, index_text(shards));
   std::vector<fs::path> left;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
-    if (const std::string name = entry.path().filename(); is_weight_file(name) && !kept.count(name)) left.push_back(entry.path());
+    if (const std::string name = entry.path().filename(); is_weight_file(name) && !sums.count(name)) left.push_back(entry.path());
   for (const fs::path& path : left)
     if (!fs::remove(path, failed) || failed) throw PeerError(path.string() + ": cannot be removed: " + failed.message());
 }
@@ -125,22 +119,24 @@ std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shar
   return shards;
 }
 
-void write_model_dir(const std::string& directory, const json& config, const ModelSource& source, const ExportOptions& options) {
+Sums write_model_dir(const std::string& directory, const json& config, const ModelSource& source, const ExportOptions& options) {
+  Sums sums;
   std::error_code failed;
   fs::create_directories(directory, failed);
   if (failed) throw PeerError(directory + ": cannot be created: " + failed.message());
-  write_durable(directory + "/config.json", config.dump(2) + "\n");
-  for (const auto& [name, bytes] : options.files) write_durable(directory + "/" + name, bytes);
-  write_weights(directory, source, options.max_shard_bytes);
+  sums["config.json"] = write_durable(directory + "/config.json", config.dump(2) + "\n");
+  for (const auto& [name, bytes] : options.files) sums[name] = write_durable(directory + "/" + name, bytes);
+  write_weights(directory, source, options.max_shard_bytes, sums);
   sync_directory(directory);
+  return sums;
 }
 
-void write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors,
+Sums write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors,
                      const ExportOptions& options) {
   ModelSource source;
   for (const auto& [name, tensor] : tensors) source.tensors.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
   source.values = [&](const std::string& name) { return tensors.at(name); };
-  write_model_dir(directory, config, source, options);
+  return write_model_dir(directory, config, source, options);
 }
 
 }  // namespace tandem::checkpoint

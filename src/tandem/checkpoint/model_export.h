@@ -39,11 +39,12 @@ std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shar
 
 /// Writes config.json, the files beside, and last the weights and, where they are several files, model.safetensors.index.json;
 /// removes the weights that an earlier model left there. No file of weights takes its name before all are written.
-/// Errors: PeerError naming the path if something cannot be written: the weights of an earlier model stay. What `source` throws.
-void write_model_dir(const std::string& directory, const nlohmann::json& config, const ModelSource& source,
+/// Returns the checksums of all it wrote. Errors: PeerError naming the path if something cannot be written: the weights of an earlier
+/// model stay. What `source` throws.
+Sums write_model_dir(const std::string& directory, const nlohmann::json& config, const ModelSource& source,
                      const ExportOptions& options = {});
 /// The same of tensors that are held (contiguous, on the CPU).
-void write_model_dir(const std::string& directory, const nlohmann::json& config, const std::map<std::string, at::Tensor>& tensors,
+Sums write_model_dir(const std::string& directory, const nlohmann::json& config, const std::map<std::string, at::Tensor>& tensors,
                      const ExportOptions& options = {});
 
 }  // namespace tandem::checkpoint

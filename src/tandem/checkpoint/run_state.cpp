@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -28,12 +27,6 @@ namespace {
 constexpr const char* kManifest = "manifest.json";
 /// Of the manifest. Raise it when an older program would misread what is written.
 constexpr int64_t kManifest_format = 1;
-
-std::string hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 constexpr const char* kStep = "step_";
 // A checkpoint that takes the place of another of its step, where the file system cannot exchange the two. It is whole.
@@ -107,7 +100,7 @@ std::vector<std::string> files_of(const std::string& folder) { return below(fold
 
 Sums sums_of(const std::string& tmp_path, std::span<const std::string> names) {
   Sums sums;
-  for (const std::string& name : names) sums[name] = hex(file_checksum(tmp_path + "/" + name));
+  for (const std::string& name : names) sums[name] = file_checksum(tmp_path + "/" + name);
   return sums;
 }
 
@@ -129,11 +122,11 @@ std::string CheckpointWriter::commit(int64_t step, const Sums& sums) {
   const std::string tmp = tmp_path(step), final = path(step);
   json files = json::object();
   const Below all = below(tmp);
-  for (const std::string& name : all.files) {
-    const auto sum = sums.find(name);
-    if (sum == sums.end()) throw PeerError(tmp + "/" + name + ": no rank knows its checksum");
+  for (const std::string& name : all.files)
+    if (!sums.contains(name)) throw PeerError(tmp + "/" + name + ": no rank knows its checksum");
+  for (const auto& [name, sum] : sums) {  // a shared file system may list a file of another machine late, but has it for those who ask
     sync_file(tmp + "/" + name);
-    files[name] = {{"bytes", fs::file_size(tmp + "/" + name)}, {"checksum", sum->second}};
+    files[name] = {{"bytes", fs::file_size(tmp + "/" + name)}, {"checksum", sum}};
   }
   write_durable(tmp + "/" + kManifest, json({{"format", kManifest_format}, {"step", step}, {"files", files}}).dump(1) + "\n");
   for (const std::string& folder : all.folders) sync_directory(folder);
@@ -259,7 +252,7 @@ std::string manifest_fault(const std::string& checkpoint, const Share& share) {
     if (!expected.is_object()) return "its manifest is damaged at " + name;
     if (expected.value("bytes", json()) != bytes)
       return name + " is " + std::to_string(bytes) + " bytes long, not " + expected.value("bytes", json()).dump();
-    if (expected.value("checksum", json()) != hex(file_checksum(file))) return name + " does not match its checksum";
+    if (expected.value("checksum", json()) != file_checksum(file)) return name + " does not match its checksum";
   }
   return "";
 }

@@ -7,11 +7,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "tandem/checkpoint/checksum.h"
 
 namespace tandem::checkpoint {
 
@@ -26,15 +27,12 @@ struct Share {
 };
 /// Paths in a folder of all files below it, sorted. Errors: PeerError naming the folder.
 std::vector<std::string> files_of(const std::string& folder);
-/// Checksums of files by their path in a checkpoint, as the manifest has them.
-using Sums = std::map<std::string, std::string>;
 /// Of some files of an attempt. Errors: PeerError naming the path.
 Sums sums_of(const std::string& tmp_path, std::span<const std::string> names);
 
 /// Threads    one writer per rank; files of one step may be written by several ranks under tmp_path(step).
 /// Blocking   on the disk only. Barriers between ranks are the caller's:
-///            rank 0 begin() | barrier | all write under tmp_path() | barrier | all sums_of() what they wrote |
-///            rank 0 commit() with all sums.
+///            rank 0 begin() | barrier | all write under tmp_path() | barrier | rank 0 commit() with the sums of all.
 /// Errors     PeerError naming the path when the disk is full or unwritable; earlier checkpoints are untouched.
 class CheckpointWriter {
  public:

@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -51,6 +52,12 @@ int num_cores() {
 }
 
 void name_thread(std::string_view what) { ::prctl(PR_SET_NAME, ("tandem:" + std::string(what)).c_str()); }
+
+// Of one thread, as Linux has it. Where it is refused the thread goes on as it is.
+void step_back() {
+  const auto thread = static_cast<id_t>(::gettid());
+  (void)::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + 10);
+}
 
 namespace {
 std::string& name_of_program() {

@@ -31,6 +31,9 @@ int num_cores();
 /// What `ps` and `top` call the calling thread from now on: `tandem:WHAT`, of which the system keeps 15 characters.
 void name_thread(std::string_view what);
 
+/// The calling thread has the processor where no other wants it, but for about a tenth. For good.
+void step_back();
+
 /// Where this program lies, seen from the working directory, or how to start it within Python; for commands shown to a person.
 std::string program_path();
 /// What program_path says from now on.

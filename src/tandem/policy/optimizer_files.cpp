@@ -16,7 +16,8 @@ constexpr const char* kFormat = "pieces_format";
 constexpr int64_t kPieces_format = 1;
 constexpr const char* kSameModel = "a checkpoint of this model and its adapters";
 
-std::string path_of(const std::string& dir, int rank) { return join_text(dir, "/", kOptimizerFile, rank, ".safetensors"); }
+std::string name_of(int rank) { return join_text(kOptimizerFile, rank, ".safetensors"); }
+std::string path_of(const std::string& dir, int rank) { return dir + "/" + name_of(rank); }
 
 Piece piece_of(const train::StatePiece& p) {
   const model::ParameterEntry& e = *p.entry;
@@ -25,15 +26,29 @@ Piece piece_of(const train::StatePiece& p) {
 
 }  // namespace
 
-void write_optimizer(const std::string& dir, int rank, const train::OptimizerState& state) {
+int64_t optimizer_copy_bytes(const train::OptimizerState& state) {
+  return std::ssize(train::OptimizerState::names()) * state.size() * static_cast<int64_t>(sizeof(float));
+}
+
+FileWriter optimizer_writer(int rank, const train::OptimizerState& state, device::Arena* host) {
   std::vector<Piece> pieces;
   for (const train::StatePiece& p : state.pieces()) pieces.push_back(piece_of(p));
   std::vector<checkpoint::TensorInfo> tensors;
-  for (const std::string& name : train::OptimizerState::names()) tensors.push_back({name, at::kFloat, {state.size()}});
-  const auto source = [&](const std::string& name) { return state.tensor(name); };
-  checkpoint::DurableFile file(path_of(dir, rank));
-  checkpoint::write_safetensors(file, tensors, source, {{kFormat, std::to_string(kPieces_format)}, {kPieces, to_text(pieces)}});
-  file.commit();
+  checkpoint::TensorSource source = [&state](const std::string& name) { return state.tensor(name); };
+  std::map<std::string, at::Tensor> copies;
+  for (const std::string& name : train::OptimizerState::names()) {
+    tensors.push_back({name, at::kFloat, {state.size()}});
+    if (!host) continue;
+    const at::Tensor& copy = copies[name] = host->allocate("checkpoint", {state.size()}, at::kFloat);
+    int64_t at = 0;
+    for (const at::Tensor& part : state.parts(name)) copy.narrow(0, std::exchange(at, at + part.numel()), part.numel()).copy_(part);
+  }
+  if (host) source = [copies](const std::string& name) { return copies.at(name); };
+  return [=, text = to_text(pieces)](const std::string& dir) {
+    checkpoint::DurableFile file(path_of(dir, rank));
+    checkpoint::write_safetensors(file, tensors, source, {{kFormat, std::to_string(kPieces_format)}, {kPieces, text}});
+    return checkpoint::Sums{{name_of(rank), file.commit()}};
+  };
 }
 
 OptimizerFiles::OptimizerFiles(std::string dir, int num_ranks, int rank) : dir_(std::move(dir)), files_(static_cast<size_t>(num_ranks)) {

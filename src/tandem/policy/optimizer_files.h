@@ -3,6 +3,7 @@
 // The optimizer's state on disk: a file per rank, with a list of the pieces of parameters that are in it. So ranks of another layout,
 // be they as many or not, find what they need.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,8 +19,14 @@ namespace tandem::policy {
 /// How the name of an optimizer file begins; the number of its rank follows.
 inline constexpr std::string_view kOptimizerFile = "optimizer_rank";
 
-/// Writes `dir`/optimizer_rank<rank>.safetensors. Errors: as checkpoint::DurableFile.
-void write_optimizer(const std::string& dir, int rank, const train::OptimizerState& state);
+/// Writes files below a folder and returns their checksums by their paths in it.
+using FileWriter = std::function<checkpoint::Sums(const std::string& dir)>;
+
+/// Of DIR/optimizer_rank<rank>.safetensors: what the state is when it is called, or, with `host`, what it is now, in copies there that
+/// go with the writer. The writer's errors: as checkpoint::DurableFile. Errors: as device::Arena.
+FileWriter optimizer_writer(int rank, const train::OptimizerState& state, device::Arena* host = nullptr);
+/// Of such copies.
+int64_t optimizer_copy_bytes(const train::OptimizerState& state);
 
 /// Ownership  opens files as they are needed; this rank's own first, so that under one layout no other is.
 /// Threads    one.

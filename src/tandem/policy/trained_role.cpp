@@ -129,26 +129,26 @@ bool first_has_all(const std::vector<std::pair<int, Box>>& parts, const model::f
 
 }  // namespace
 
-TrainedRole::Staging TrainedRole::stage() {
+TrainedRole::Staging TrainedRole::stage(comm::Group& group) const {
   int64_t most = 0;
   for (const auto& [name, origin] : origins_)
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
       most = std::max(most, checkpoint::TensorInfo{name, origin.dtype, origin.parameter.shape}.num_bytes());
-  Staging staging;
-  comm::run_alike(parts_.ranks.world, [&] {
+  Staging staging{group, {}, {}};
+  comm::run_alike(group, [&] {
     if (most == 0 || !parts_.ranks.is_first()) return;
     for (at::Tensor* bytes : {&staging.parts, &staging.whole}) *bytes = parts_.memory.host.allocate("checkpoint", {most}, at::kByte);
   });
   return staging;
 }
 
-at::Tensor TrainedRole::gather(const std::string& name, const Staging& staging) {
+at::Tensor TrainedRole::gather(const std::string& name, const Staging& staging) const {
   const Origin& origin = origins_.at(name);
   const model::family::Parameter& parameter = origin.parameter;
   const at::Tensor mine = part_of(origin).cpu();
   const auto parts = parts_of(parameter);
   if (first_has_all(parts, parameter)) return parts_.ranks.is_first() ? mine : at::Tensor();
-  comm::Group& world = parts_.ranks.world;
+  comm::Group& world = staging.group;
   const auto width = static_cast<int64_t>(mine.element_size());
   std::vector<int64_t> send(static_cast<size_t>(world.size())), receive(send.size());
   int64_t receive_bytes = 0;

@@ -70,14 +70,15 @@ class TrainedRole {
 
   /// Host memory of rank 0 for the largest tensor of which others hold parts: bytes of the parts, and of the whole.
   struct Staging {
+    comm::Group& group;
     at::Tensor parts, whole;
   };
-  /// Takes that memory, so that no gather() fails for want of it. Collective. Errors: PeerError, on every rank alike, if rank 0 has no
-  /// room.
-  Staging stage();
+  /// Takes that memory, so that no gather() fails for want of it. `group` has the ranks of the world. Collective over it.
+  /// Errors: PeerError, on every rank alike, if rank 0 has no room.
+  Staging stage(comm::Group& group) const;
   /// One of tensors() or adapters(), whole, on rank 0: a view of the weights, or of `staging` until the next call. Undefined
-  /// elsewhere. Collective.
-  at::Tensor gather(const std::string& name, const Staging& staging);
+  /// elsewhere. Collective over the group of `staging`, and nothing else may change the weights meanwhile.
+  at::Tensor gather(const std::string& name, const Staging& staging) const;
 
  private:
   // A tensor that gather() knows, whoever holds it, and this rank's part; empty, of its dtype, if it has none.

@@ -242,6 +242,7 @@ Roles RlRun::roles() {
 }
 
 void RlRun::enter(const planner::Stage& stage) {
+  if (!residency_.empty()) ledger_.files().let_go();
   const double begin = now_s();
   const int64_t copied = residency_.enter(stage);
   if (residency_.empty()) return;
@@ -376,6 +377,7 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
 
 void RlRun::stop(const std::string& where) {
   pause(*source_);
+  ledger_.settle();
   if (!ledger_.is_saved()) save();
   throw Interrupted(join_text("stopped after step ", ledger_.state().step, where, "; --resume continues"));
 }
@@ -432,10 +434,11 @@ void RlRun::conclude_step() {
     state.unconcluded.clear();
   }
   ledger_.commit();
-  if ((save_every > 0 && state.step % save_every == 0) || last) save();
+  ledger_.look();
+  if (last || (save_every > 0 && state.step % save_every == 0)) save(!last);
 }
 
-void RlRun::save() {
+void RlRun::save(bool behind) {
   const double begin = now_s();
   RunState& state = ledger_.state();
   show(ledger_.live(), join_text("step ", state.step, "/", config_.run.steps, "  checkpoint"));
@@ -443,9 +446,10 @@ void RlRun::save() {
   ledger_.keep_decisions(source_->take_decisions());
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
-  ledger_.save(trained_);
+  ledger_.save(trained_, behind);
   state.queue.clear();
   parts_.recorder.add("time/checkpoint_s", now_s() - begin);
+  parts_.recorder.span("checkpoint", "rank 0", begin, now_s());
 }
 
 void RlRun::evaluate_before() {

@@ -59,7 +59,7 @@ class RlRun {
   void give_rollout_weights();
   void finish_step(const StepData& step);
   void conclude_step();
-  void save();
+  void save(bool behind = false);
   [[noreturn]] void stop(const std::string& where);
 
   const RunRequest& request_;
@@ -74,9 +74,9 @@ class RlRun {
   algo::Algorithm algorithm_;
   policy::Actor actor_;
   std::vector<policy::TrainedRole*> trained_{&actor_.trained()};
-  Ledger ledger_;
-  std::unique_ptr<model::ModelOnRank> reference_;         // null: the loss needs none, or takes the start under its adapters
   std::unique_ptr<policy::TrainedRole> critic_;           // null: advantages need none
+  Ledger ledger_;                                         // its writer may read both
+  std::unique_ptr<model::ModelOnRank> reference_;         // null: the loss needs none, or takes the start under its adapters
   std::unique_ptr<policy::StagedReward> staged_reward_;   // where the schedule has a stage for it, on ranks that train
   policy::Residency residency_;
   planner::Homes homes_;

@@ -172,6 +172,7 @@ bool SupervisedRun::conclude_step() {
 }
 
 void SupervisedRun::stop(const std::string& where) {
+  ledger_.settle();
   if (!ledger_.is_saved() || !ledger_.state().unconcluded.empty()) ledger_.save(trained_);
   throw Interrupted(join_text("stopped after supervised step ", ledger_.state().step, where, "; --resume continues"));
 }
@@ -188,7 +189,7 @@ RunSummary SupervisedRun::run() {
   try {
     evaluate_before();
     train_to_end();
-    ledger_.files().exporter().write(config.run.dir, actor_.trained());
+    ledger_.files().exporter().write(config.run.dir, actor_.trained(), parts_.ranks.world);
     parts_.ranks.world.barrier();
     RunSummary summary = ledger_.summary();
     if (eval_prompts_ && config.eval.after) summary.after = last_eval_ ? last_eval_ : evaluate();
@@ -216,9 +217,11 @@ void SupervisedRun::train_to_end() {
     if (parts_.ranks.stop_agreed(request_.stop)) stop("");
     step();
     reached = conclude_step();
+    ledger_.look();
     fail_alike(parts_.ranks.world, ledger_.fault());
     const int64_t every = config.checkpoint.every_steps;
-    if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(trained_);
+    const bool last = state.step == config.supervised.steps || reached;
+    if (last || (every > 0 && state.step % every == 0)) ledger_.save(trained_, !last);
   }
 }
 

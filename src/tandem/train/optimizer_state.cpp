@@ -91,15 +91,21 @@ const std::vector<std::string>& OptimizerState::names() {
   return kNames;
 }
 
-at::Tensor OptimizerState::tensor(const std::string& name) const {
-  if (name == "m") return m_->contents().cpu();
-  if (name == "v") return v_->contents().cpu();
+std::vector<at::Tensor> OptimizerState::parts(const std::string& name) const {
+  if (name == "m") return {m_->contents()};
+  if (name == "v") return {v_->contents()};
   TANDEM_CHECK(name == "master", "state ", name);
-  if (has_half()) return master_->contents().cpu();
+  if (has_half()) return {master_->contents()};
   const at::Tensor& values = setup_.home ? setup_.home->contents() : setup_.values;
   std::vector<at::Tensor> parts;
   for (const Slice& s : slices_) parts.push_back(values.narrow(0, s.begin, s.size));
-  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts).cpu();
+  return parts;
+}
+
+at::Tensor OptimizerState::tensor(const std::string& name) const {
+  const std::vector<at::Tensor> all = parts(name);
+  if (all.size() == 1) return all.front().cpu();
+  return all.empty() ? at::zeros({0}, at::kFloat) : at::cat(all).cpu();
 }
 
 std::vector<StatePiece> OptimizerState::pieces() const {

@@ -72,7 +72,9 @@ class OptimizerState {
   /// Elements of each tensor.
   int64_t size() const { return size_; }
   static const std::vector<std::string>& names();
-  /// master, m or v: fp32 and flat; from the host while it is there. A copy where it does not lie so in memory.
+  /// master, m or v: fp32 and flat, in parts that follow each other; from the host while it is there.
+  std::vector<at::Tensor> parts(const std::string& name) const;
+  /// The same as one tensor on the CPU: a copy where it does not lie so in memory.
   at::Tensor tensor(const std::string& name) const;
   /// What of it belongs to trained parameters.
   std::vector<StatePiece> pieces() const;

@@ -413,6 +413,7 @@ void Trainer::Step::finish_routers() {
 
 // By the gradients that are there.
 void Trainer::Step::update(double lr, double max_kl) {
+  if (trainer.before_update_) trainer.before_update_();
   Optimizer& optimizer = trainer.optimizer_;
   report.lr = lr;
   tell(totals, report);

@@ -148,6 +148,8 @@ class Trainer {
   StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
   StepReport supervised_step(std::span<const Row> rows, double lr);
+  /// Each update calls it before it changes weights or the optimizer's state, which others may read until then.
+  void before_update(std::function<void()> wait) { before_update_ = std::move(wait); }
 
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
@@ -174,6 +176,7 @@ class Trainer {
   Optimizer optimizer_;
   WaitingRoom waiting_;
   std::unique_ptr<Step> begun_;    // what was accumulated since the last update
+  std::function<void()> before_update_;
 };
 
 }  // namespace tandem::train

@@ -126,6 +126,19 @@ comm::ServerKeys kept_keys(const std::string& path, const std::string& token) {
   return {keys.at("public"), keys.at("secret")};
 }
 
+queue::Incarnation next_start(const std::string& path) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // its leases have numbers that begin with it
+  nlohmann::json keys = read_json_object(path);
+  const nlohmann::json before = keys.value("starts", nlohmann::json(0));
+  if (!before.is_number_integer() || before.get<int64_t>() < 0 || before.get<int64_t>() >= kMost)
+    throw UserError(path, "says that " + before.dump() + " starts had its keys", join_text("a count from 0 to ", kMost - 1));
+  const int64_t number = before.get<int64_t>() + 1;
+  keys["starts"] = number;
+  write_secret(path, keys.dump() + "\n");
+  checkpoint::sync_directory(fs::absolute(path).parent_path());
+  return queue::Incarnation{number};
+}
+
 void require_reached(const config::RunConfig& config) {
   if (comm::stays_on_this_machine(listen_of(config)))
     throw UserError("workers.listen", join_text("is ", config.workers.listen.empty() ? "empty" : config.workers.listen,

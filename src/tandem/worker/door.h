@@ -29,6 +29,9 @@ namespace tandem::worker {
 /// CURVE keys that are made once: `path` has them, for the user's eyes alone, and `token` the public one, which workers need. Errors:
 /// UserError or PeerError if one cannot be written.
 comm::ServerKeys kept_keys(const std::string& path, const std::string& token);
+/// A number above those that all starts before got with the keys in `path`. The file counts them: who has the keys has the count, and no
+/// clock that is set back makes a start look older than the one before. Errors: as kept_keys; UserError if the count is none.
+queue::Incarnation next_start(const std::string& path);
 /// CURVE keys of a run, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker needs.
 comm::ServerKeys keys_of_run(const config::RunConfig& config);
 /// Errors: UserError if workers.listen stays on one machine.

@@ -271,18 +271,10 @@ RelayTerms terms_of_welcome(const std::string& welcome, const std::string& dir) 
   return {config.schedule.queue, config.workers.lease_s, takes, told.limits, told.drawing};
 }
 
-// The next second since 2020, which begins before this returns: so no two processes that follow each other have the same.
-queue::Incarnation second_that_begins(int64_t& before) {
-  using std::chrono::system_clock, std::chrono::seconds;
-  const auto now = system_clock::now();
-  const auto next = std::chrono::ceil<seconds>(now + std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(next - now);
-  const auto begin = std::chrono::sys_days(std::chrono::year(2020) / 1 / 1);
-  return queue::Incarnation{before = std::max<int64_t>(before + 1, (next - begin) / seconds(1))};
-}
+std::string keys_file(const RelayRequest& request) { return request.token_file + ".secret"; }
 
 comm::ServerKeys keys_of_relay(const RelayRequest& request) {
-  if (!request.token_file.empty()) return kept_keys(request.token_file + ".secret", request.token_file);
+  if (!request.token_file.empty()) return kept_keys(keys_file(request), request.token_file);
   throw UserError("--relay", "nothing keeps strangers out", "--relay-token FILE, where the token that workers need is to be written");
 }
 
@@ -303,7 +295,7 @@ class RelayProcess {
                  .stop = request.stop,
                  .waits = says_that_it_waits(request.address, request.patience_s)}),
         relay_(client_, {.terms_of = [this](const std::string& welcome) { return terms_of(welcome); },
-                         .next_incarnation = [this] { return second_that_begins(incarnation_); },
+                         .next_incarnation = [this] { return next_start(keys_file(request_)); },
                          .read = [this](const std::string& store, std::span<const data::SampleId> samples,
                                         queue::TensorCache& into) { return reader_->read(store, samples, into); }}) {}
 
@@ -376,7 +368,6 @@ class RelayProcess {
   const RelayRequest& request_;
   const reward::PrivateFolder folder_;
   const comm::ServerKeys keys_;
-  int64_t incarnation_ = 0;
   queue::Store store_;
   queue::wire::Transport transport_;
   queue::DeskClient client_;

@@ -4,6 +4,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -14,6 +16,7 @@
 #include "../../temporary_folder.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
 
@@ -180,6 +183,31 @@ TEST(Safetensors, AFileCutWhileItIsOpenIsAnError) {
   std::filesystem::resize_file(folder / "x", 8000);
   at::Tensor to = at::empty({4000});
   EXPECT_THROW(file.read("x", Box::whole({4000}), to), PeerError);
+}
+
+// Blocks of a mebibyte go past the page cache where the file system lets them; a file system in memory does not everywhere.
+TEST(DurableFile, HasTheBytesInOrderWhateverTheirNumberAndSaysTheirChecksum) {
+  std::mt19937 random(20261128);
+  SCOPED_TRACE("seed 20261128");
+  const TemporaryFolder folder("durable");
+  std::vector<std::string> paths = {folder / "x"};
+  if (std::filesystem::is_directory("/dev/shm")) paths.push_back("/dev/shm/tandem_durable_" + std::to_string(::getpid()));
+  constexpr size_t kMib = size_t{1} << 20;
+  for (const std::string& path : paths)
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{4096}, kMib - 1, kMib, kMib + 1, kMib + 4096, 3 * kMib + 517}) {
+      std::string bytes(size, 0);
+      for (char& each : bytes) each = static_cast<char>(random());
+      DurableFile file(path);
+      for (size_t at = 0, next = 0; at < size; at = next) {
+        next = std::min(size, at + 1 + random() % (size / 3 + 1));
+        file.append(std::as_bytes(std::span(bytes)).subspan(at, next - at));
+      }
+      DurableFile moved = std::move(file);
+      const std::string sum = moved.commit();
+      EXPECT_EQ(read_file(path, INT64_MAX), bytes) << path << " of " << size;
+      EXPECT_EQ(sum, file_checksum(path)) << path << " of " << size;
+    }
+  std::filesystem::remove(paths.back());
 }
 
 TEST(Checksum, DoesNotDependOnHowTheBytesArrive) {

@@ -147,7 +147,7 @@ void save(const std::string& dir, const std::string& layout, const model::ModelC
   fs::create_directories(dir);
   on_all(layout, config, dtype, [&](Rank& rank, comm::Group& world) {
     rank.optimizer.restore(3, [](const auto& name, const auto& piece, at::Tensor to) { to.copy_(made_up(name, piece)); });
-    policy::write_optimizer(dir, world.rank(), rank.optimizer.state());
+    policy::optimizer_writer(world.rank(), rank.optimizer.state())(dir);
   });
 }
 

@@ -228,7 +228,7 @@ TEST_F(StateFilesTest, AnExportIsMadeOfWhatStoodThereAtTheStart) {
   fs::remove(first + "/tokenizer.json");
   fs::remove(own);
   fs::remove(link);
-  rank.files.exporter().write(folder_ / "out", rank.actor.trained());
+  rank.files.exporter().write(folder_ / "out", rank.actor.trained(), *alone_);
   EXPECT_EQ(read_file(folder_ / "out/hf/tokenizer.json"), tokenizer);
   EXPECT_EQ(read_file(folder_ / "out/hf/chat_template.jinja"), "{{ messages }}");
   EXPECT_EQ(read_json_object(folder_ / "out/adapter/adapter_config.json")["base_model_name_or_path"], fs::canonical(first).string());
@@ -247,12 +247,12 @@ TEST_F(StateFilesTest, AnExportHasItsWeightsLast) {
   Rank rank(config_, *alone_, run_dir(), first);
   const auto fails = [&](const std::string& out, const std::string& in_the_way) {
     fs::create_directories(folder_ / (out + in_the_way));
-    EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor.trained()), PeerError) << in_the_way;
+    EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor.trained(), *alone_), PeerError) << in_the_way;
     EXPECT_FALSE(policy::holds_model(folder_ / (out + "/hf"))) << in_the_way;
   };
   fails("a", "/hf/chat_template.jinja");
   fails("b", "/adapter/adapter_model.safetensors");
-  rank.files.exporter().write(folder_ / "c", rank.actor.trained());
+  rank.files.exporter().write(folder_ / "c", rank.actor.trained(), *alone_);
   EXPECT_TRUE(policy::holds_model(folder_ / "c/hf"));
 }
 
@@ -272,6 +272,140 @@ TEST_F(StateFilesTest, WithoutRoomToGatherAllRanksSaySo) {
   EXPECT_NE(errors[0].find("checkpoint of step 1: rank 0: memory.host_mib"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[0], errors[1]);
   EXPECT_TRUE(fs::is_empty(run_dir() + "/checkpoint"));
+}
+
+std::map<std::string, std::string> contents_of(const std::string& checkpoint) {
+  std::map<std::string, std::string> files;
+  for (const std::string& name : checkpoint::files_of(checkpoint)) files[name] = read_file(checkpoint + "/" + name, INT64_MAX);
+  return files;
+}
+
+// What a run saves while it waits, and then behind it, where every number of the run changes as soon as it may.
+void expect_same_bits(const config::RunConfig& config, int ranks, const std::string& run_dir, const std::string& start) {
+  comm::run_local(ranks, kRankDeadline_s, [&](comm::Group& world) {
+    Rank rank(config, world, run_dir, start);
+    RunState state = at_step(1);
+    state.queue.assign(1000, std::byte{7});
+    rank.files.save(state, rank.roles);
+    state.step = 2;
+    rank.files.save_behind(state, rank.roles);
+    state.queue.assign(1000, std::byte{8});
+    rank.files.let_go();
+    policy::TrainedRole& role = *rank.roles[0];
+    role.model().values().fill_(3);
+    if (role.lora()) role.trainer().lora()->values().fill_(3);
+    for (const char* name : {"m", "v"}) role.trainer().optimizer().state().tensor(name).fill_(5);
+    const std::optional<Written> written = rank.files.wait();
+    ASSERT_TRUE(written);
+    EXPECT_EQ(written->step, 2);
+    EXPECT_EQ(rank.files.last_saved_step(), 2);
+    EXPECT_EQ(rank.rank.memory.host.bytes("checkpoint"), 0) << "what was gathered or copied goes";
+  });
+  auto waited = contents_of(run_dir + "/checkpoint/step_1"), behind = contents_of(run_dir + "/checkpoint/step_2");
+  for (const char* name : {"state.json", "manifest.json"}) EXPECT_EQ(waited.erase(name) + behind.erase(name), 2u);
+  ASSERT_GE(waited.size(), 4u);
+  for (const auto& [name, bytes] : waited) EXPECT_TRUE(behind.contains(name) && behind.at(name) == bytes) << name;
+  EXPECT_EQ(waited.size(), behind.size());
+  EXPECT_EQ(checkpoint::manifest_fault(run_dir + "/checkpoint/step_2"), "");
+}
+
+TEST_F(StateFilesTest, WhatIsWrittenBehindIsTheStateAtTheCallBitForBit) {
+  config_.model.init_heads = 4;
+  config_.model.init_layers = 2;
+  const std::string first = model("first", 1);
+  struct Case {
+    const char *name, *layout, *dtype;
+    int64_t lora_rank;
+    bool swap;
+  };
+  for (const Case& c : {Case{"one", "dp1", "float32", 0, false}, {"dp2", "dp2", "float32", 0, false}, {"half", "dp2", "bfloat16", 0, false},
+                        {"tp2", "tp2", "bfloat16", 0, false}, {"pp2", "pp2", "float32", 0, false}, {"lora", "tp2", "float32", 2, false},
+                        {"swap", "dp2", "bfloat16", 0, true}}) {
+    SCOPED_TRACE(c.name);
+    config_.parallel.train_layout = c.layout;
+    config_.model.dtype = c.dtype;
+    config_.model.lora.rank = c.lora_rank;
+    config_.train.swap_optimizer = c.swap;
+    expect_same_bits(config_, c.layout == std::string("dp1") ? 1 : 2, folder_ / c.name, first);
+  }
+}
+
+TEST_F(StateFilesTest, OneIsWrittenAtATimeAndTheEndWaits) {
+  const std::string first = model("first", 1);
+  {
+    Rank rank(config_, *alone_, run_dir(), first);
+    for (int64_t step : {1, 2, 3}) rank.files.save_behind(at_step(step), rank.roles);
+    EXPECT_EQ(rank.files.last_saved_step(), 2);
+  }
+  EXPECT_EQ(load(first).step, 3);
+  EXPECT_EQ(fs::read_symlink(run_dir() + "/checkpoint/latest"), "step_3");
+  Rank rank(config_, *alone_, run_dir(), first);
+  EXPECT_FALSE(rank.files.look()) << "nothing is written";
+  rank.files.save_behind(at_step(4), rank.roles);
+  std::optional<Written> seen;
+  while (!seen) seen = rank.files.look();
+  EXPECT_EQ(seen->step, 4);
+  EXPECT_FALSE(rank.files.look());
+  rank.files.save_behind(at_step(5), rank.roles);
+  rank.files.save(at_step(6), rank.roles);
+  EXPECT_EQ(rank.files.last_saved_step(), 6);
+}
+
+// A folder stands where a file of a rank is to be written.
+SaveSamples in_the_way_of(const std::string& name) {
+  return [name](const std::string& samples) { fs::create_directories(fs::path(samples).parent_path() / name); };
+}
+
+TEST_F(StateFilesTest, AWriteThatFailsBehindIsToldToAllAndKeepsTheCheckpointBefore) {
+  const std::string first = model("first", 1);
+  config_.model.lora.rank = 0;
+  config_.parallel.train_layout = "dp2";
+  for (const std::string file : {"optimizer_rank0.safetensors.tmp", "optimizer_rank1.safetensors.tmp", "hf/model.safetensors.tmp",
+                                 "hf/config.json.tmp", "state.json.tmp", "optimizer_rank1.safetensors/x", "manifest.json.tmp"}) {
+    SCOPED_TRACE(file);
+    fs::remove_all(run_dir());
+    std::string errors[2];
+    comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
+      Rank rank(config_, world, run_dir(), first);
+      rank.files.save_behind(at_step(1), rank.roles);
+      rank.files.save_behind(at_step(2), rank.roles, in_the_way_of(file));
+      errors[world.rank()] = error_of<PeerError>([&] {
+        while (!rank.files.look()) continue;
+      });
+      EXPECT_EQ(rank.files.last_saved_step(), 1);
+      if (world.rank() == 0) {
+        EXPECT_EQ(checkpoint::find_latest(run_dir() + "/checkpoint")->step, 1);
+        EXPECT_FALSE(fs::exists(run_dir() + "/checkpoint/step_2.tmp"));
+      }
+      world.barrier();
+      // As at the end of a run: what failed is taken the place of.
+      rank.files.save_behind(at_step(3), rank.roles, in_the_way_of(file));
+      EXPECT_FALSE(rank.files.settle());
+      rank.files.save(at_step(3), rank.roles);
+      EXPECT_EQ(rank.files.last_saved_step(), 3);
+    });
+    EXPECT_EQ(errors[0].find("checkpoint of step 2: rank "), 0u) << errors[0];
+    EXPECT_NE(errors[0].find("that of step 1 is there"), std::string::npos) << errors[0];
+    EXPECT_EQ(errors[0], errors[1]);
+  }
+}
+
+// The writers of the others end with the rank's own, and nothing of the attempt is left.
+TEST_F(StateFilesTest, ARankThatFailsWhileFilesAreWrittenHoldsNobodyUp) {
+  const std::string first = model("first", 1);
+  config_.parallel.train_layout = "dp2";
+  for (const int victim : {0, 1}) {
+    const std::string error = error_of([&] {
+      comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
+        Rank rank(config_, world, run_dir(), first);
+        rank.files.save_behind(at_step(victim + 1), rank.roles);
+        if (world.rank() == victim) throw UserError("the reward", "fails", "");
+        world.barrier();
+      });
+    });
+    EXPECT_NE(error.find("the reward"), std::string::npos) << error;
+    EXPECT_EQ(checkpoint::find_latest(run_dir() + "/checkpoint")->step, victim + 1);
+  }
 }
 
 }  // namespace

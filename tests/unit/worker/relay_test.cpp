@@ -3,10 +3,18 @@
 // that what comes out was generated once. Calls go through bytes.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <random>
 
+#include <nlohmann/json.hpp>
+
+#include "../../error_text.h"
+#include "../../temporary_folder.h"
 #include "relay_world.h"
+#include "tandem/base/json_file.h"
+#include "tandem/worker/door.h"
 
 namespace tandem::worker {
 namespace {
@@ -434,6 +442,46 @@ TEST_F(RelayTest, NothingIsTrainedTwiceWhoeverDies) {
     workers.clear();
     nodes.clear();
   }
+}
+
+// Workers take a relay at an address for the one before, come back late, if its number is below.
+TEST(NextStart, EachStartHasANumberAboveThoseOfAllBeforeItWithItsKeys) {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder("starts");
+  const std::string path = folder / "below.secret", token = folder / "below";
+  const auto start = [&](const std::string& keys) {
+    (void)kept_keys(keys, token);
+    return value(next_start(keys));
+  };
+  EXPECT_EQ(start(path), 1);
+  EXPECT_EQ(start(path), 2);
+  EXPECT_EQ(value(next_start(path)), 3) << "one process, for another run";
+  fs::last_write_time(path, fs::last_write_time(path) - std::chrono::hours(24 * 365));
+  EXPECT_EQ(start(path), 4) << "a clock was set back";
+  fs::remove(token);
+  EXPECT_EQ(start(path), 5) << "the token is written anew";
+  fs::copy(path, folder / "elsewhere.secret");
+  EXPECT_EQ(start(folder / "elsewhere.secret"), 6) << "on another machine";
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write) << "a secret";
+  nlohmann::json keys = read_json_object(path);
+  const std::string secret = keys["secret"];
+  keys.erase("starts");
+  write_file(path, keys.dump());
+  EXPECT_EQ(start(path), 1) << "keys without a count";
+  EXPECT_EQ(read_json_object(path)["secret"], secret);
+  for (const char* text : {"-1", "\"x\"", "1.5", "null", "1073741824"}) {
+    const nlohmann::json wrong = nlohmann::json::parse(text);
+    keys["starts"] = wrong;
+    write_file(path, keys.dump());
+    const std::string error = test::error_of([&] { next_start(path); });
+    EXPECT_NE(error.find("below.secret: says that " + wrong.dump()), std::string::npos) << error;
+  }
+  keys["starts"] = 8;
+  write_file(path, keys.dump());
+  fs::create_directory(path + ".partial");
+  EXPECT_NE(test::error_of([&] { next_start(path); }).find("cannot be written"), std::string::npos) << "a number that could come twice";
+  fs::remove(path + ".partial");
+  EXPECT_EQ(value(next_start(path)), 9);
 }
 
 }  // namespace

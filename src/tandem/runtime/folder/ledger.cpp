@@ -52,7 +52,9 @@ void Ledger::open() {
 
 double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; }
 
-void Ledger::save(TrainedRoles roles) {
+void Ledger::save(TrainedRoles roles, bool behind) {
+  count_written(behind ? &StateFiles::wait : &StateFiles::settle);
+  SaveSamples save_samples;
   if (folder_) {
     folder_->come_back();
     folder_->samples().flush();
@@ -60,10 +62,22 @@ void Ledger::save(TrainedRoles roles) {
     if (folder_->decisions()) state_.sink_bytes["decisions"] = folder_->decisions()->flush();
     state_.num_samples = folder_->samples().num_samples();
     state_.eval_digest = folder_->eval_digest();
+    save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
   }
   state_.seconds = seconds();
-  const auto save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
-  files_.save(state_, roles, folder_ ? save_samples : std::function<void(const std::string&)>());
+  behind ? files_.save_behind(state_, roles, save_samples) : files_.save(state_, roles, save_samples);
+}
+
+void Ledger::count_written(std::optional<Written> (StateFiles::*ask)()) {
+  std::optional<Written> written;
+  try {
+    written = (files_.*ask)();
+  } catch (const PeerError&) {
+    if (!comm::any_of(parts_.ranks.world, fault() != nullptr)) throw;  // else the end of the step says why, and saves
+  }
+  if (!written) return;
+  parts_.recorder.add("time/checkpoint_write_s", written->end_s - written->begin_s);
+  parts_.recorder.span("checkpoint", "checkpoint", written->begin_s, written->end_s);
 }
 
 void Ledger::keep_decisions(const std::string& lines) {

@@ -35,8 +35,12 @@ class Ledger {
   /// The sinks go on where the state left them.
   void open();
   double seconds() const;
-  /// A checkpoint of the state as it is. Collective.
-  void save(TrainedRoles roles);
+  /// A checkpoint of the state as it is: whole when it returns, or written behind while the run goes on. Collective.
+  void save(TrainedRoles roles, bool behind = false);
+  /// Between steps: what is being written behind fails the run if it has failed. Collective.
+  void look() { count_written(&StateFiles::look); }
+  /// Waits for it; the state is not saved if it has failed. Collective.
+  void settle() { count_written(&StateFiles::settle); }
   /// Lines for decisions.jsonl; on rank 0.
   void keep_decisions(const std::string& lines);
   /// Whether the state has a checkpoint.
@@ -57,6 +61,8 @@ class Ledger {
   RunSummary summary() const;
 
  private:
+  void count_written(std::optional<Written> (StateFiles::*ask)());
+
   const policy::RunParts& parts_;
   RunFolder* folder_;
   StateFiles files_;

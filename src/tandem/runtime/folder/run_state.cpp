@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_state.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
+#include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
+#include "tandem/base/strings.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/policy/optimizer_files.h"
+#include "tandem/device/memory_limit.h"
+#include "tandem/device/process.h"
 
 namespace tandem::runtime {
 namespace {
@@ -157,6 +167,27 @@ std::string folder_of(const std::string& checkpoint, const policy::TrainedRole& 
   return role.folder().empty() ? checkpoint : checkpoint + "/" + role.folder();
 }
 
+void write_into(const std::string& tmp, const policy::TrainedRole& role, const policy::FileWriter& write, checkpoint::Sums& sums) {
+  for (const auto& [name, sum] : write(folder_of(tmp, role))) sums[role.folder().empty() ? name : role.folder() + "/" + name] = sum;
+}
+
+// All ranks have come when it returns. Others may come much later than this one, so nobody waits in a call that has a deadline, but looks
+// now and then; a rank that is gone ends that. Collective.
+void meet(comm::Group& group) {
+  constexpr std::chrono::milliseconds kMoment{20};
+  at::Tensor note = at::zeros({1}, group.device());
+  const auto take = [&](int from) {
+    while (!group.arrived(from, 0)) std::this_thread::sleep_for(kMoment);
+    group.receive(note, from, 0);
+  };
+  if (group.rank() > 0) {
+    group.send(note, 0, 0);
+    return take(0);
+  }
+  for (int rank = 1; rank < group.size(); ++rank) take(rank);
+  for (int rank = 1; rank < group.size(); ++rank) group.send(note, rank, 0);
+}
+
 }  // namespace
 
 nlohmann::json to_json(const serve::EvalSummary& s) {
@@ -169,17 +200,17 @@ StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir
     : parts_(parts),
       root_(run_dir + "/checkpoint"),
       exporter_(parts.config, parts.ranks, std::move(model_dir)),
-      writer_(root_, parts.config.checkpoint.keep_last) {}
+      writer_(root_, parts.config.checkpoint.keep_last),
+      writers_(parts.ranks.world.size() > 1 ? parts.ranks.world.split(0, "checkpoint") : comm::single()) {
+  writers_->carry_by(nullptr);  // they move no tensor of a device
+}
 
 void StateFiles::load_start(policy::TrainedRole& actor) {
   actor.load(exporter_.model_dir());
   start_ = {exporter_.model_dir(), actor.checksum()};
 }
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, TrainedRoles roles) {
-  for (const policy::TrainedRole* role : roles)
-    if (role->is_here()) policy::write_optimizer(folder_of(dir, *role), parts_.ranks.train_rank(), role->trainer().optimizer().state());
-  if (!parts_.ranks.is_first()) return;
+std::string StateFiles::state_text(const RunState& state, TrainedRoles roles) const {
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(parts_.ranks.train_layout);
   j["products"] = parts_.compute.products();
@@ -188,56 +219,188 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
     json& of_role = role->folder().empty() ? j : j[role->folder()];
     of_role["optimizer_steps"] = role->trainer().optimizer().num_steps();
   }
-  checkpoint::write_durable(dir + "/state.json", j.dump(1));
-  checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
+  return j.dump(1);
 }
 
-// Each rank reads the optimizer files that it wrote, and a share of the others. Rank 0 says which there are: a shared file system may show
-// new files late, but for those one asks for. Collective.
-checkpoint::Sums StateFiles::sums_of_all(const std::string& tmp) const {
-  comm::Group& world = parts_.ranks.world;
-  std::string names;
-  comm::run_alike(world, [&] {
-    if (world.rank() != 0) return;
-    for (const std::string& name : checkpoint::files_of(tmp)) names += name + "\n";
+// Makes the folders of an attempt, and in it what samples.sqlite did not take. Returns what writes the other small files. Collective.
+policy::FileWriter StateFiles::begin(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
+  policy::FileWriter writer = [](const std::string&) { return checkpoint::Sums(); };
+  comm::run_alike(parts_.ranks.world, [&] {
+    if (!parts_.ranks.is_first()) return;
+    const std::string tmp = writer_.begin(state.step);
+    for (const policy::TrainedRole* role : roles) std::filesystem::create_directories(folder_of(tmp, *role));
+    if (save_samples) save_samples(tmp + "/" + kUnwritten);
+    const std::string queue(reinterpret_cast<const char*>(state.queue.data()), state.queue.size());
+    writer = [text = state_text(state, roles), queue](const std::string& dir) {
+      checkpoint::Sums sums;
+      if (std::filesystem::exists(dir + "/" + kUnwritten)) sums = checkpoint::sums_of(dir, std::vector<std::string>{kUnwritten});
+      sums["state.json"] = checkpoint::write_durable(dir + "/state.json", text);
+      sums["queue.bin"] = checkpoint::write_durable(dir + "/queue.bin", queue);
+      return sums;
+    };
   });
-  std::istringstream lines(comm::text_of_first(world, names));
-  std::vector<std::string> mine;
-  int number = 0;
-  for (std::string name; std::getline(lines, name);) {
-    const size_t at = name.find(policy::kOptimizerFile);
-    int owner = number % world.size();
-    if (at == std::string::npos) ++number;
-    else owner = parts_.ranks.placement.train.first + std::atoi(name.c_str() + at + policy::kOptimizerFile.size());
-    if (owner == world.rank()) mine.push_back(name);
-  }
-  checkpoint::Sums sums;
-  comm::run_alike(world, [&] { sums = checkpoint::sums_of(tmp, mine); });
-  return joined(world, sums);
+  return writer;
 }
 
-void StateFiles::save(const RunState& state, TrainedRoles roles, const std::function<void(const std::string&)>& save_samples) {
+// With the checksums of what each rank has written. Collective.
+void StateFiles::commit(comm::Group& group, int64_t step, const checkpoint::Sums& mine) {
+  const checkpoint::Sums sums = joined(group, mine);
+  comm::run_alike(group, [&] {
+    if (parts_.ranks.is_first()) writer_.commit(step, sums);
+  });
+}
+
+policy::FileWriter StateFiles::optimizer_writer(const policy::TrainedRole& role, device::Arena* host) const {
+  return policy::optimizer_writer(parts_.ranks.train_rank(), role.trainer().optimizer().state(), host);
+}
+
+void StateFiles::abandon(int64_t step, const std::exception& why) {
+  if (parts_.ranks.is_first()) writer_.abandon(step);
+  throw PeerError(join_text("checkpoint of step ", step, ": ", why.what(), " (", newest_of(root_), ")"));
+}
+
+void StateFiles::save(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
+  (void)settle();
   const std::string tmp = writer_.tmp_path(state.step);
   try {
+    const policy::FileWriter small = begin(state, roles, save_samples);
+    checkpoint::Sums sums;
     comm::run_alike(parts_.ranks.world, [&] {
-      if (!parts_.ranks.is_first()) return;
-      writer_.begin(state.step);
-      for (const policy::TrainedRole* role : roles) std::filesystem::create_directories(folder_of(tmp, *role));
+      sums = small(tmp);
+      for (const policy::TrainedRole* role : roles)
+        if (role->is_here()) write_into(tmp, *role, optimizer_writer(*role), sums);
     });
-    comm::run_alike(parts_.ranks.world, [&] {
-      write_rank_files(tmp, state, roles);
-      if (save_samples) save_samples(tmp + "/" + kUnwritten);
-    });
-    for (policy::TrainedRole* role : roles) exporter_.write(folder_of(tmp, *role), *role);
-    const checkpoint::Sums sums = sums_of_all(tmp);
-    comm::run_alike(parts_.ranks.world, [&] {
-      if (parts_.ranks.is_first()) writer_.commit(state.step, sums);
-    });
+    for (policy::TrainedRole* role : roles)
+      write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role, parts_.ranks.world); }, sums);
+    commit(parts_.ranks.world, state.step, sums);
   } catch (const std::exception& e) {
-    if (parts_.ranks.is_first()) writer_.abandon(state.step);
-    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what(), " (", newest_of(root_), ")"));
+    abandon(state.step, e);
   }
   last_saved_step_ = state.step;
+}
+
+// Whether each machine has memory for the copies of its ranks. Collective.
+bool StateFiles::has_room(TrainedRoles roles) {
+  policy::Memory& memory = parts_.memory;
+  comm::Group& world = parts_.ranks.world;
+  int64_t copies = 0;
+  for (const policy::TrainedRole* role : roles) {
+    if (role->is_here()) copies += policy::optimizer_copy_bytes(role->trainer().optimizer().state());
+    if (parts_.ranks.is_first()) copies += exporter_.copy_bytes(*role);
+  }
+  const std::vector<int64_t> wanted = comm::values_of_all(world, std::vector<int64_t>{copies});
+  int64_t here = 0;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (world.machine(rank) == world.machine(world.rank())) here += wanted[static_cast<size_t>(rank)];
+  const device::MemoryLimit limit = device::memory_limit();
+  std::string lacks;
+  if (here > limit.bytes) lacks = join_text(bytes_text(limit.bytes), " ", limit.from);
+  else if (const auto left = memory.host.left_bytes(); left && copies > *left)
+    lacks = join_text(bytes_text(*left), " left of memory.host_mib");
+  if (!lacks.empty()) lacks = join_text(bytes_text(here), " for copies, and there are ", lacks);
+  const std::vector<std::string> all = comm::texts_of_all(world, lacks);
+  const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  if (first == all.end()) return true;
+  if (parts_.ranks.is_first() && !std::exchange(told_of_room_, true))
+    log::warning("the run waits while its checkpoints are written: to write them behind it takes ", *first);
+  return false;
+}
+
+void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
+  (void)wait();
+  const bool copies = !parts_.memory.device.device().is_cpu();
+  if (copies && !has_room(roles)) return save(state, roles, save_samples);
+  const std::string tmp = writer_.tmp_path(state.step);
+  device::Arena* host = copies ? &parts_.memory.host : nullptr;
+  policy::FileWriter small;
+  std::vector<std::pair<const policy::TrainedRole*, policy::FileWriter>> files;
+  std::vector<const policy::TrainedRole*> gathered;  // when they are written
+  try {
+    small = begin(state, roles, save_samples);
+    comm::run_alike(parts_.ranks.world, [&] {
+      for (const policy::TrainedRole* role : roles)
+        if (role->is_here()) files.emplace_back(role, optimizer_writer(*role, host));
+    });
+    for (const policy::TrainedRole* role : roles)
+      if (copies) files.emplace_back(role, exporter_.copy(*role, *host));
+      else gathered.push_back(role);
+  } catch (const std::exception& e) {
+    abandon(state.step, e);
+  }
+  is_failing_ = false;
+  std::promise<void> has_read;
+  if (!copies) reading_ = has_read.get_future();
+  for (policy::TrainedRole* role : roles)
+    if (role->is_here()) role->trainer().before_update([this] { let_go(); });
+  writing_ = std::async(std::launch::async, [this, step = state.step, tmp, small, files = std::move(files), gathered,
+                                             has_read = std::move(has_read)]() mutable {
+    const double begin_s = now_s();
+    device::name_thread("checkpoint");
+    device::step_back();
+    const device::ThreadLimit one_thread(1);
+    checkpoint::Sums sums;
+    std::exception_ptr fault;
+    const auto write_mine = [&] {
+      sums = small(tmp);
+      for (auto& [role, write] : files) write_into(tmp, *role, std::exchange(write, {}), sums);
+    };
+    const auto write_all = [&] {
+      try {
+        write_mine();
+      } catch (...) {
+        fault = std::current_exception();
+        is_failing_ = true;
+      }
+      meet(*writers_);
+      comm::run_alike(*writers_, [&] {
+        if (fault) std::rethrow_exception(fault);
+      });
+      for (const policy::TrainedRole* role : gathered)
+        write_into(tmp, *role, [&](const std::string& dir) { return exporter_.write(dir, *role, *writers_); }, sums);
+    };
+    try {
+      write_all();
+    } catch (...) {
+      fault = std::current_exception();
+    }
+    has_read.set_value();
+    try {
+      if (fault) std::rethrow_exception(fault);
+      commit(*writers_, step, sums);
+    } catch (const std::exception& e) {
+      abandon(step, e);
+    }
+    return Written{step, begin_s, now_s()};
+  });
+}
+
+void StateFiles::let_go() {
+  if (!reading_.valid()) return;
+  const double begin_s = now_s();
+  reading_.get();
+  parts_.recorder.add("time/checkpoint_s", now_s() - begin_s);
+}
+
+std::optional<Written> StateFiles::look() {
+  if (!writing_.valid()) return std::nullopt;
+  const bool is_over = is_failing_ || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return comm::any_of(parts_.ranks.world, is_over) ? wait() : std::nullopt;
+}
+
+std::optional<Written> StateFiles::wait() {
+  if (!writing_.valid()) return std::nullopt;
+  const Written written = writing_.get();
+  last_saved_step_ = written.step;
+  return written;
+}
+
+std::optional<Written> StateFiles::settle() {
+  try {
+    return wait();
+  } catch (const PeerError& e) {
+    if (parts_.ranks.is_first()) log::warning(e.what(), "; the last step is saved instead");
+    return std::nullopt;
+  }
 }
 
 void StateFiles::check_start(const StartModel& before, const std::string& where) const {

@@ -9,9 +9,12 @@
 //
 // Whatever the layout of those that wrote it, ranks of any other can go on.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -68,15 +71,27 @@ nlohmann::json to_json(const serve::EvalSummary& summary);
 /// What a run trains: the actor first, then a critic, if it has one.
 using TrainedRoles = std::span<policy::TrainedRole* const>;
 
+/// Writes samples to a file of that path; where it is empty there is nothing.
+using SaveSamples = std::function<void(const std::string& path)>;
+
+/// A checkpoint that was written behind the run, and when.
+struct Written {
+  int64_t step;
+  double begin_s, end_s;
+};
+
 /// What a resume asks for besides the roles.
 struct Resume {
   bool needs_start = false;  ///< the run still uses its start, for adapters or as reference
   std::function<void(const policy::TrainedRole&)> bring;  ///< makes the memory of a role present before it is loaded; may be empty
 };
 
-/// Ownership  uses the roles' tensors.
-/// Blocking   save and load are collective; save returns when the checkpoint is committed.
+/// Ownership  uses the roles' tensors. Owns and joins the thread of a rank that writes behind the run, and the copies it writes from.
+/// Threads    one per rank, beside that one, which talks to those of other ranks in a group of its own.
+/// Blocking   all calls but a constructor of one rank are collective. save returns when the checkpoint is committed, save_behind when the
+///            copies are made. The end waits for what is being written.
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
+/// Read next  docs/design/save.md
 class StateFiles {
  public:
   /// `model_dir` is where the run started.
@@ -84,8 +99,21 @@ class StateFiles {
 
   /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
   void load_start(policy::TrainedRole& actor);
-  /// `save_samples` writes what samples.sqlite did not take to a file of that path; where it is empty there is nothing.
-  void save(const RunState& state, TrainedRoles roles, const std::function<void(const std::string&)>& save_samples = {});
+  /// `save_samples` writes what samples.sqlite did not take.
+  void save(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
+  /// The same, written by threads while the run goes on: from the tensors as they lie on the CPU, and the next update waits until they are
+  /// read; of a device, from copies, and as save() where there is no room for them, which a warning says. Waits for the checkpoint before,
+  /// and fails if that one fails.
+  void save_behind(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples = {});
+  /// Waits until no writer reads the roles. Each update of theirs calls it; what moves their memory must. Of one rank.
+  void let_go();
+  /// Between steps: the checkpoint that is being written counts if it is done by now. nullopt if none has been written since the last
+  /// call. Errors: of save(), if it has failed.
+  std::optional<Written> look();
+  /// Waits for it. Errors: the same.
+  std::optional<Written> wait();
+  /// The same before a save() that takes its place if it has failed: a warning says so.
+  std::optional<Written> settle();
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the roles and returns the state.
   /// Errors: UserError if the run needs its start and the checkpoint has another; if it is of another model or a newer format, has not the
   /// roles, or cannot be read.
@@ -97,8 +125,12 @@ class StateFiles {
 
  private:
   void check_start(const StartModel& before, const std::string& where) const;
-  checkpoint::Sums sums_of_all(const std::string& tmp) const;
-  void write_rank_files(const std::string& dir, const RunState& state, TrainedRoles roles);
+  bool has_room(TrainedRoles roles);
+  policy::FileWriter begin(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples);
+  std::string state_text(const RunState& state, TrainedRoles roles) const;
+  void commit(comm::Group& group, int64_t step, const checkpoint::Sums& mine);
+  policy::FileWriter optimizer_writer(const policy::TrainedRole& role, device::Arena* host = nullptr) const;
+  [[noreturn]] void abandon(int64_t step, const std::exception& why);
 
   const policy::RunParts& parts_;
   std::string root_;
@@ -106,6 +138,11 @@ class StateFiles {
   StartModel start_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
+  std::unique_ptr<comm::Group> writers_;  // the threads that write
+  bool told_of_room_ = false;
+  std::atomic<bool> is_failing_ = false;  // this rank's thread, which waits for the others
+  std::future<void> reading_;             // of the roles, by that thread
+  std::future<Written> writing_;          // last: its end uses all the others
 };
 
 /// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
