@@ -49,7 +49,7 @@ double adapted_kl(const algo::Options& options, double coef, const StepData& ste
 constexpr double kFade = 0.99;  // of the usual deviation, by step
 
 // What may make scores fall, by what the run does and by what the step has seen.
-std::vector<std::string> causes_of_fall(const config::RunConfig& c, const monitor::Recorder& recorder) {
+std::string causes_of_fall(const config::RunConfig& c, const monitor::Recorder& recorder) {
   std::vector<std::string> causes;
   const std::string failed = std::string("reward/") + reward::kFailedPart;
   const double failed_share = recorder.current(failed), cut_share = recorder.current("data/truncated_fraction");
@@ -61,7 +61,9 @@ std::vector<std::string> causes_of_fall(const config::RunConfig& c, const monito
   if (c.algo.advantage == "reinforce_pp") causes.push_back("answers are compared with the batch, not with their group");
   if (c.algo.kl_coef == 0 && c.algo.advantage != "distillation") causes.push_back("nothing pulls to the start (algo.kl_coef 0)");
   if (c.staleness() > 0 && c.algo.correction == "none") causes.push_back("older samples are not corrected (algo.correction none)");
-  return causes;
+  std::string text;
+  for (const std::string& cause : causes) text += (text.empty() ? "" : "; ") + cause;
+  return text;
 }
 
 // A reference of its own, such as a teacher, may have another shape than the actor.
@@ -393,8 +395,10 @@ void RlRun::finish_step(const StepData& step) {
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
   if (algorithm_.whitens)
     state.usual_deviation = algorithm_.usual_deviation = std::max(step.deviation, kFade * algorithm_.usual_deviation);
-  const BatchScores scores = scores_of(step.batch);
-  ledger_.score(scores.mean, scores.error, [&] { return causes_of_fall(config_, parts_.recorder); });
+  if (const BatchScores scores = scores_of(step.batch);
+      state.scores.falls(state.step, scores.mean, scores.error) && parts_.ranks.is_first())
+    log::warning("step ", state.step, ": the mean score has fallen to ", state.scores.recent, "; it was ", state.scores.best,
+                 " about step ", state.scores.best_step, ". Likely causes: ", causes_of_fall(config_, parts_.recorder));
   if (step.report.without_signal) {
     const auto has_part = [](const data::Group& group) {
       return std::ranges::any_of(group.samples, [](const data::Sample& sample) { return !sample.parts.empty(); });

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/ledger.h"
 
-#include <algorithm>
-
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -13,10 +11,6 @@ namespace {
 
 // Above either, what is trained on is no longer on-policy by a margin that matters: a mean KL per token, and nats of one token.
 constexpr double kLargeKl = 1e-3, kLargeGap = 0.5;
-
-// Of a score: a step's weight in the recent mean, the steps before that is judged, and the standard errors of a step that are no fall.
-constexpr double kStepShare = 0.2, kNoise = 4;
-constexpr int64_t kFirstJudged = 5;
 
 }  // namespace
 
@@ -105,21 +99,6 @@ void Ledger::gap(const train::StepReport& report) {
     log::warning("step ", state_.step, ": rollout and training give the same tokens other log-probabilities (actor/kl_rollout_train ", kl,
                  ", gap/max ", most, "), so the policy that samples is not the one that trains; nothing corrects for it ",
                  "(--set algo.correction=token weights each token by their ratio)");
-}
-
-void Ledger::score(double mean, double error, const std::function<std::vector<std::string>()>& causes) {
-  ScoreCourse& course = state_.scores;
-  course.recent = course.steps++ == 0 ? mean : course.recent + kStepShare * (mean - course.recent);
-  if (course.steps < kFirstJudged) return;
-  if (course.steps == kFirstJudged || course.recent > course.best) course.best = course.recent, course.best_step = state_.step;
-  const double fall = course.best - course.recent, half = course.best > 0 ? course.best / 2 : -course.best;
-  if (course.fall_told || fall < half || fall <= kNoise * error) return;
-  course.fall_told = true;
-  if (!parts_.ranks.is_first()) return;
-  std::string text;
-  for (const std::string& cause : causes()) text += (text.empty() ? "" : "; ") + cause;
-  log::warning("step ", state_.step, ": the mean score has fallen to ", course.recent, "; it was ", course.best, " about step ",
-               course.best_step, ". Likely causes: ", text);
 }
 
 RunSummary Ledger::summary() const {

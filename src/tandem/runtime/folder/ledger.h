@@ -53,9 +53,6 @@ class Ledger {
   LiveLine* live() { return live_ ? &*live_ : nullptr; }
   /// No group of state().step has a signal.
   void without_signal(bool is_scored);
-  /// Scores of state().step: `mean` with its standard error `error`. Warns once a run where the mean of the last few has fallen to half of
-  /// its best; `causes` are clauses that say what may have done it.
-  void score(double mean, double error, const std::function<std::vector<std::string>()>& causes);
   /// What state().step measured between rollout and training, where no correction acts: warns where it is large, once a run.
   void gap(const train::StepReport& report);
   RunSummary summary() const;

@@ -53,7 +53,7 @@ json to_json(const RunState& s, const StartModel& start) {
               {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   if (s.usual_deviation > 0) out["usual_deviation"] = s.usual_deviation;
-  if (const ScoreCourse& c = s.scores; c.steps > 0)
+  if (const monitor::ScoreCourse& c = s.scores; c.steps > 0)
     out["scores"] = {{"steps", c.steps}, {"recent", number_json(c.recent)}, {"best", number_json(c.best)}, {"best_step", c.best_step},
                      {"fall_told", c.fall_told}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);

@@ -23,18 +23,10 @@
 
 #include "tandem/checkpoint/run_state.h"
 #include "tandem/policy/export.h"
+#include "tandem/monitor/score_course.h"
 #include "tandem/serve/answers.h"
 
 namespace tandem::runtime {
-
-/// The mean score of the last few steps, and the best it has been.
-struct ScoreCourse {
-  int64_t steps = 0;
-  double recent = 0;                 ///< each step counts a fifth
-  double best = 0;                   ///< of `recent`, from the fifth step on
-  int64_t best_step = 0;
-  bool fall_told = false;            ///< Ledger::score has warned
-};
 
 /// In memory: the loops of rl_run.h and supervised_run.h change it between steps, and StateFiles::save writes it on rank 0. Tokens,
 /// sinks' offsets, counts of samples, the digest, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every
@@ -47,7 +39,7 @@ struct RunState {
   double seconds = 0;
   std::optional<double> kl_coef;     ///< where it adapts: the weight of the KL term in the next step
   double usual_deviation = 0;        ///< algo/algorithm.h:Algorithm
-  ScoreCourse scores;                ///< of the steps so far
+  monitor::ScoreCourse scores;                ///< of the steps so far
   int64_t lr_steps = 0;              ///< train/options.h:lr_steps_of; 0 before the first start, and in checkpoints of older versions
   std::optional<serve::EvalSummary> before; ///< once it was measured
   std::string eval_digest;           ///< RunFolder::eval_digest of `before`; empty in checkpoints of older versions
