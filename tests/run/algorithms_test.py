@@ -266,7 +266,7 @@ def refused(root):
             ({"algo.rejection": "token_k9", "algo.rejection_bounds": "1"}, ("algo.rejection", "token_k9", "token, seq_sum")),
             ({"algo.mini_batches": 99}, ("mini_batches is 99", "groups_per_step")),
             ({"algo.filter_groups": "true", "schedule.group_size": 1}, ("group_size is 1",)),
-            ({"algo.max_kl": 0.1, "algo.mini_batches": 2}, ("nothing",)),
+            ({"algo.max_kl": 0.1}, ("max_kl", "there are none", "mini_batches")),
             ({"algo.name": "gmpo", "algo.correction": "token", "algo.correction_outside": "zero"}, ("gmpo", "truncate")),
             ({"algo.kl_in_reward": "true"}, ("kl_in_reward", "kl_coef")),
             ({"algo.name": "distillation"}, ("distillation", "ref_model_load_path")),

@@ -85,24 +85,31 @@ def huge_scores(root):
 
 def hardly_any_spread(root):
     """A batch whose scores hardly differ, beside those before it, is whitened to hardly anything."""
-    noise = "return [0.9 + (1e-6 * (len(c) % 3)) for c in completions]"
+    noise = "return [0.9 + (1e-9 * (len(set(c)) % 3)) for c in completions]"
     for name in ("reinforce_pp", "reinforce_pp_baseline"):
         run(root, f"flat-{name}", {**reward(root, "flat", noise), "algo.name": name})
         most = max(abs(a) for (a,) in rf.samples(f"{root}/flat-{name}", "advantage"))
-        checks.check(0 < most < 0.02, f"{name}: a spread of a millionth becomes {most}")
+        checks.check(0 < most < 0.02, f"{name}: a spread of rounding becomes {most}")
         run(root, f"flat-off-{name}", {**reward(root, "flat", noise), "algo.name": name, "algo.whiten_floor": 0})
         checks.check(max(abs(a) for (a,) in rf.samples(f"{root}/flat-off-{name}", "advantage")) < 2, f"{name}: the floor is off")
     # The count of calls makes a batch with spread, then one with a hundredth of it.
     body = f"""path = {str(pathlib.Path(root, 'calls'))!r}
 calls = os.path.getsize(path) if os.path.exists(path) else 0
 open(path, 'a').write('.')
-return [(1.0 if calls < 4 else 0.01) * (len(set(c)) % 2) for c in completions]"""
-    run(root, "later", {**reward(root, "later", body), "algo.name": "reinforce_pp_baseline", "reward.workers": 1}, steps=3)
+return [(1.0 if calls < 8 else 0.01) * (len(set(c)) % 2) for c in completions]"""
+    run(root, "later", {**reward(root, "later", body), "algo.name": "reinforce_pp_baseline", "reward.workers": 1}, steps=4)
     by_step = {}
     for step, a in rf.samples(f"{root}/later", "step, advantage"):
         by_step.setdefault(step, []).append(abs(a))
     most = {step: max(all_of) for step, all_of in by_step.items()}
-    checks.check(most[1] > 0.8 and most[3] < 0.3, f"the largest advantage of each step: {most}")
+    checks.check(most[1] > 0.8 and most[2] > 0.8 and most[3] < 0.3, f"the largest advantage of each step: {most}")
+    outlier = body.replace("(1.0 if calls < 8 else 0.01)", "(1000.0 if calls < 4 else 1.0)").replace("calls'", "calls-2'")
+    first = run(root, "outlier", {**reward(root, "outlier", outlier), "algo.name": "reinforce_pp_baseline", "reward.workers": 1}, steps=5)
+    most = {}
+    for step, a in rf.samples(f"{root}/outlier", "step, advantage"):
+        most[step] = max(most.get(step, 0), abs(a))
+    checks.check(most[5] > 0.8, f"a batch that stands out does not mute those behind it: {most}")
+    checks.check(first[0]["actor/advantage_std"] > 100 > 1 > first[4]["actor/advantage_std"], "the deviation is a metric")
 
 
 def a_score_that_falls(root):
@@ -120,6 +127,9 @@ return [float(calls < 40)] * len(completions)"""
         checks.check(cause in told[0], f"{cause} is named: {told[0]}")
     run(root, "fall", settings, ["--resume"], steps=20)
     checks.check(log_of(root, "fall").count("the mean score has fallen") == 1, "a resume does not say it again")
+    below = body.replace("float(calls < 40)", "-0.75 - 0.25 * (calls >= 40)").replace("fall-calls", "below-calls")
+    run(root, "below", {**reward(root, "below", below), "reward.workers": 1}, steps=30)
+    checks.check(log_of(root, "below").count("the mean score has fallen") == 1, "scores below 0 fall, too")
     run(root, "waver", {**reward(root, "waver", "return [float(len(c) % 2) for c in completions]"), "train.lr": 0}, steps=20)
     checks.check("has fallen" not in log_of(root, "waver"), "noise is no fall")
 
@@ -131,6 +141,10 @@ def rate_of_the_critic(root):
                                  ("said", {"algo.name": "ppo", "train.lr": 3e-4, "critic.lr": 1e-5}, 1e-5)):
         m = run(root, name, settings, steps=1)[0]
         checks.check(m["critic/lr"] == want, f"{name}: critic/lr is {m['critic/lr']}")
+    run(root, "without", {"train.lr": 3e-4}, steps=1)
+    dumped = f"{root}/without-dumped"
+    program.done(["run", f"{root}/without/config.yaml", "--run-dir", dumped, "--set", "algo.advantage=gae", "--no-eval"])
+    checks.check(rf.all_metrics(dumped)[0]["critic/lr"] == 3e-4, "so does one that is added to a run's config.yaml")
     again = f"{root}/follows-again"
     program.done(["run", f"{root}/follows/config.yaml", "--run-dir", again, "--set", "train.lr=1e-3", "--no-eval"])
     checks.check(rf.all_metrics(again)[0]["critic/lr"] == 3e-4, "config.yaml says it")

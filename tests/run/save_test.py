@@ -110,7 +110,11 @@ def check_processes(program, scratch, options):
         return
     for victim in (0, 1):
         trial = Trial(program, scratch, options, f"processes_{victim}")
-        kill = lambda process, victim=victim: os.kill(rank_processes(process)[victim], signal.SIGKILL)  # noqa: E731
+
+        def kill(process, victim=victim):
+            assert rf.wait_for(lambda: victim in rank_processes(process), process, 5), "the rank is not there"
+            os.kill(rank_processes(process)[victim], signal.SIGKILL)
+
         kills(trial, 2, kill, (), launcher=rf.mpi(2))
     said("a process of two is killed in the write, rank 0 or rank 1: the same")
 

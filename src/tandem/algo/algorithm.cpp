@@ -133,8 +133,8 @@ void describe(OptionVisitor& field, Options& o) {
         "remax.",
         one_of({"auto", "on", "off"}));
   field("whiten_floor", o.whiten_floor,
-        "Whitening divides by at least this share of the largest deviation of a batch so far "
-        "(which fades by a hundredth a step), so that a batch with hardly any spread is not blown up; 0 is off, as in verl.",
+        "Whitening divides by at least this share of the median deviation of the last 64 batches, and a millionth of the largest value, so "
+        "that a batch with hardly any spread is not blown up; 0 is off, as in verl. actor/advantage_std is the deviation before.",
         between(0, 1));
   field("loss", o.loss,
         "Loss of a token from its ratio and its advantage (docs/algorithms.md), or a function of yours in Python (docs/python.md).",

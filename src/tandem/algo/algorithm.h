@@ -63,8 +63,8 @@ struct Algorithm {
   double gamma = 1;   ///< of the rewards to go
   double lambda = 1;  ///< of GAE
   bool whitens = false;        ///< advantages get mean 0 and variance 1 over the tokens of the batch
-  double whiten_floor = 0;     ///< whitening divides by at least this share of the run's deviation; off at 0
-  double usual_deviation = 0;  ///< of advantages before they are whitened: the run's so far; 0 before the first batch
+  double whiten_floor = 0;     ///< whitening divides by at least this share of usual_deviation; off at 0
+  double usual_deviation = 0;  ///< of advantages before they are whitened: the median of the run's last batches; 0 before the first
   Surrogate surrogate = Surrogate::kClip;
   ClipRange clip;
   Temperatures sapo;

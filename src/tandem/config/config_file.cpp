@@ -229,6 +229,8 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
                     "kl_coef and kl_target 0");
   if (c.algo.advantage == "distillation" && c.algo.filter_groups)
     throw UserError(where, "algo.filter_groups looks at scores, and distillation does not learn from them", "filter_groups: false");
+  if (c.algo.kl_cut > 0 && c.algo.kl_weighted)
+    throw UserError(where, "algo.kl_cut bounds an estimate, and algo.kl_weighted multiplies it without any bound", "one of both");
   if (c.critic.bootstrap_truncated && c.algo.advantage != "gae")
     throw UserError(where, "critic.bootstrap_truncated is on, and algo.advantage " + c.algo.advantage + " has no critic",
                     "algo.advantage: gae, or false");
@@ -349,6 +351,7 @@ std::string to_yaml(const RunConfig& config) {
   for (size_t i = 0; i < list.entries.size(); ++i) {
     const std::string &path = list.entries[i].path, text = option_text(list.entries[i].ref.value);
     const auto dot = path.find('.');
+    if (path == "critic.lr" && config.algo.advantage != "gae") continue;  // so that it still follows the actor's, once there is a critic
     if (const std::string now = path.substr(0, dot); now != section) out << (section = now) << ":\n";
     out << "  " << path.substr(dot + 1) << ": " << text;
     if (const std::string was = option_text(usual.entries[i].ref.value); was != text) out << "  # default: " << was;

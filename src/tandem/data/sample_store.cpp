@@ -44,7 +44,8 @@ constexpr const char* kInsertSample =
 // Of the steps from ?1 to ?2, but for every ?3-th. A prompt without ids marks them.
 constexpr const char* kDropTokens =
     "UPDATE samples SET response = '', prompt_ids = x'', response_ids = x'', logprobs = x'', kept_mass = x'', versions = x'', "
-    "routes = x'', train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL";
+    "routes = x'', train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL "
+    "AND length(prompt_ids) > 0";
 
 constexpr const char* kSelectGroups =
     "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/rl_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -46,7 +47,21 @@ double adapted_kl(const algo::Options& options, double coef, const StepData& ste
   return control.coef;
 }
 
-constexpr double kFade = 0.99;  // of the usual deviation, by step
+constexpr size_t kMostDeviations = 64;
+
+// The median of the last ones, of which `deviations` has those before: one batch that stands out moves it little.
+double median_of(std::vector<double> deviations) {
+  if (deviations.empty()) return 0;
+  const auto middle = deviations.begin() + (std::ssize(deviations) - 1) / 2;
+  std::nth_element(deviations.begin(), middle, deviations.end());
+  return *middle;
+}
+
+double usual_deviation_after(double deviation, std::vector<double>& deviations) {
+  if (deviation > 0) deviations.push_back(deviation);  // a batch of which all are alike says nothing
+  if (deviations.size() > kMostDeviations) deviations.erase(deviations.begin());
+  return median_of(deviations);
+}
 
 // What may make scores fall, by what the run does and by what the step has seen.
 std::string causes_of_fall(const config::RunConfig& c, const monitor::Recorder& recorder) {
@@ -150,6 +165,8 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   check_contexts();
   if (request.hooks.reward && config::scores_in_stage(config_))
     throw UserError("reward", "is a function, and the recipe's reward is a model in a stage of its own", "reward.rule without a model");
+  if (request.hooks.advantage && config_.algo.whiten == "on")
+    throw UserError("advantage", "gives a number for each response, and algo.whiten is on, which is of tokens", "algo.whiten: auto");
   if (request.hooks.advantage && (algorithm_.whitens || algorithm_.rewards_tokens() || algorithm_.advantage == algo::Advantage::kRemax))
     throw UserError("advantage", "gives a number for each response, and algo.advantage is " + config_.algo.advantage + ", of tokens",
                     "algo.advantage: grpo, and no KL in the reward");
@@ -264,7 +281,7 @@ void RlRun::restore_or_start() {
     const bool found = ledger_.resume(trained_, {needs_start, bring});
     if (config_.algo.kl_target == 0) state.kl_coef.reset();  // what the recipe says now counts
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
-    if (found) algorithm_.usual_deviation = state.usual_deviation;
+    if (found) algorithm_.usual_deviation = median_of(state.deviations);
     is_resumed = found;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {}), state.version});
     if (parts_.ranks.is_first())
@@ -394,7 +411,7 @@ void RlRun::finish_step(const StepData& step) {
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
   if (algorithm_.whitens)
-    state.usual_deviation = algorithm_.usual_deviation = std::max(step.deviation, kFade * algorithm_.usual_deviation);
+    algorithm_.usual_deviation = usual_deviation_after(step.deviation, state.deviations);
   if (const BatchScores scores = scores_of(step.batch);
       state.scores.falls(state.step, scores.mean, scores.error) && parts_.ranks.is_first())
     log::warning("step ", state.step, ": the mean score has fallen to ", state.scores.recent, "; it was ", state.scores.best,

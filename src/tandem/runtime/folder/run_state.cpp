@@ -52,9 +52,9 @@ json to_json(const RunState& s, const StartModel& start) {
               {"sink_bytes", s.sink_bytes}, {"num_samples", s.num_samples},
               {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
-  if (s.usual_deviation > 0) out["usual_deviation"] = s.usual_deviation;
+  if (!s.deviations.empty()) out["deviations"] = s.deviations;
   if (const monitor::ScoreCourse& c = s.scores; c.steps > 0)
-    out["scores"] = {{"steps", c.steps}, {"recent", number_json(c.recent)}, {"best", number_json(c.best)}, {"best_step", c.best_step},
+    out["scores"] = {{"steps", c.steps}, {"recent", number_json(c.recent)}, {"first", number_json(c.first)}, {"best", number_json(c.best)}, {"best_step", c.best_step},
                      {"fall_told", c.fall_told}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.gap_told) out["gap_told"] = true;
@@ -83,10 +83,10 @@ RunState from_json(const json& j) {
   s.num_samples = j.contains("num_samples") ? whole(j["num_samples"]) : 0;
   for (const auto& [name, bytes] : j.at("sink_bytes").items()) s.sink_bytes[name] = whole(bytes);
   if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
-  s.usual_deviation = j.value("usual_deviation", 0.0);
+  s.deviations = j.value("deviations", std::vector<double>());
   if (j.contains("scores")) {
     const json& c = j["scores"];
-    s.scores = {whole(c.at("steps")), number_of(c.at("recent")), number_of(c.at("best")), whole(c.at("best_step")), c.at("fall_told")};
+    s.scores = {whole(c.at("steps")), number_of(c.at("recent")), number_of(c.at("first")), number_of(c.at("best")), whole(c.at("best_step")), c.at("fall_told")};
   }
   if (j.contains("unconcluded"))
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
@@ -117,7 +117,7 @@ void check_numbers(const RunState& s, int64_t step_of_folder, const std::string&
   check("lr_steps", static_cast<double>(s.lr_steps));
   check("num_samples", static_cast<double>(s.num_samples));
   check("kl_coef", s.kl_coef.value_or(0));
-  check("usual_deviation", s.usual_deviation);
+  for (const double deviation : s.deviations) check("deviations", deviation);
   for (const auto& [name, bytes] : s.sink_bytes) check(("sink_bytes of " + name).c_str(), static_cast<double>(bytes));
   if (s.step != step_of_folder) refuse(join_text("is the state of step ", s.step, ", and its folder that of step ", step_of_folder));
 }

@@ -38,7 +38,7 @@ struct RunState {
   int64_t tokens = 0;
   double seconds = 0;
   std::optional<double> kl_coef;     ///< where it adapts: the weight of the KL term in the next step
-  double usual_deviation = 0;        ///< algo/algorithm.h:Algorithm
+  std::vector<double> deviations;    ///< of the last batches' advantages before they were whitened; algo/algorithm.h: usual_deviation
   monitor::ScoreCourse scores;                ///< of the steps so far
   int64_t lr_steps = 0;              ///< train/options.h:lr_steps_of; 0 before the first start, and in checkpoints of older versions
   std::optional<serve::EvalSummary> before; ///< once it was measured

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tandem/data/sample_store.h"
 #include "tandem/runtime/sample/sample_source.h"
 
@@ -39,7 +41,8 @@ Replay::Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& r
   int64_t has = 0;  // steps from the first on
   while (has < std::ssize(whole) && value(whole[static_cast<size_t>(has)]) == has + 1) ++has;
   if (has >= steps) return;
-  const bool is_thinned = std::ssize(reader_.steps()) > has;
+  const std::vector<data::StepSummary> all = reader_.steps();
+  const bool is_thinned = std::ranges::find(all, data::StepId{has + 1}, &data::StepSummary::step) != all.end();
   throw UserError("--replay " + run_dir,
                   join_text("lacks the ", is_thinned ? "tokens" : "samples", " of step ", has + 1, ", and run.steps is ", steps),
                   join_text(has > 0 ? join_text("--steps ", has, " at most") : std::string("another run"),

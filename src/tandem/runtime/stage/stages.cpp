@@ -324,7 +324,7 @@ std::vector<double> host_advantages(const algo::Responses& responses, const Role
 // Over the trainable tokens of the batch; the others get 0. Where all are alike there is nothing to learn from: they become 0, and not what
 // rounding leaves. Nor is a spread that is rounding, beside the values, blown up. Gives the deviation before.
 double whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch, const algo::Algorithm& algorithm) {
-  constexpr double kRounding = 1e-3;  // of the largest value, where whiten_floor is on
+  constexpr double kRounding = 1e-6;  // of the largest value, where whiten_floor is on: scores may have been of float32
   std::vector<algo::WhitenedTokens> all;
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -426,6 +426,7 @@ void update(StepData& step, const Roles& roles) {
   std::vector<train::StepReport> reports;
   std::vector<std::vector<float>> logprobs(step.mine.size());
   const int64_t most = updates.epochs * updates.mini_batches;
+  std::optional<double> stopped_at;  // KL from old
   train::Trainer& trainer = roles.actor.trained().trainer();
   train::UserLoss loss;
   if (roles.hooks.loss) loss = train::failing_alike(roles.parts.ranks.side(), roles.hooks.loss);
@@ -438,7 +439,8 @@ void update(StepData& step, const Roles& roles) {
     auto made = updated(step, [&] {
       return trainer.policy_step(part.rows, algorithm, temperature, lr, loss);
     });
-    if (!made || (may_stop && made->kl_old > updates.max_kl)) break;
+    if (may_stop && made && made->kl_old > updates.max_kl) stopped_at = made->kl_old;
+    if (!made || stopped_at) break;
     train::StepReport& report = reports.emplace_back(std::move(*made));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
@@ -446,6 +448,7 @@ void update(StepData& step, const Roles& roles) {
   step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
   step.report.skipped = true;  // so that nothing is measured where no update was made
   if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
+  if (stopped_at) step.report.kl_old = *stopped_at;
   for (size_t i = 0; i < logprobs.size(); ++i)  // of rows whose update was not made
     if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
   if (beyond.tokens() > 0) step.report.gap_tokens = beyond.tokens(), step.report.gap = beyond.report();

@@ -252,6 +252,7 @@ void record_step(const StepData& step, const Roles& roles) {
     recorder.set("time/early_s", roles.early->take_seconds());
   }
   record_update(recorder, step.report, roles.algorithm, roles.parts.config.train.nonfinite == "skip");
+  if (roles.algorithm.whitens) recorder.set("actor/advantage_std", step.deviation);
   if (step.kl_reference) recorder.set("actor/kl_ref", *step.kl_reference);
   if (roles.parts.config.algo.kl_target > 0) recorder.set("actor/kl_coef", roles.algorithm.kl_coef);
   if (step.critic_report) record_critic(recorder, *step.critic_report, roles.parts.config.critic.train.nonfinite == "skip");
