@@ -54,8 +54,8 @@ json to_json(const RunState& s, const StartModel& start) {
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   if (!s.deviations.empty()) out["deviations"] = s.deviations;
   if (const monitor::ScoreCourse& c = s.scores; c.steps > 0)
-    out["scores"] = {{"steps", c.steps}, {"recent", number_json(c.recent)}, {"first", number_json(c.first)}, {"best", number_json(c.best)}, {"best_step", c.best_step},
-                     {"fall_told", c.fall_told}};
+    out["scores"] = {{"steps", c.steps}, {"recent", number_json(c.recent)}, {"first", number_json(c.first)},
+                     {"best", number_json(c.best)}, {"best_step", c.best_step}, {"fall_told", c.fall_told}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.gap_told) out["gap_told"] = true;
   if (s.before) out["eval_before"] = runtime::to_json(*s.before), out["eval_digest"] = s.eval_digest;
@@ -86,7 +86,8 @@ RunState from_json(const json& j) {
   s.deviations = j.value("deviations", std::vector<double>());
   if (j.contains("scores")) {
     const json& c = j["scores"];
-    s.scores = {whole(c.at("steps")), number_of(c.at("recent")), number_of(c.at("first")), number_of(c.at("best")), whole(c.at("best_step")), c.at("fall_told")};
+    s.scores = {whole(c.at("steps")),    number_of(c.at("recent")),  number_of(c.at("first")),
+                number_of(c.at("best")), whole(c.at("best_step")), c.at("fall_told")};
   }
   if (j.contains("unconcluded"))
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
