@@ -302,7 +302,7 @@ def greedy_of_start(folder):
 
 
 def remax(root):
-    options = {"algo.name": "remax", "train.lr": 1e-2}
+    options = {"algo.name": "remax", "algo.whiten": "off", "train.lr": 1e-2}
     stale = {"schedule.kind": "stale", "schedule.staleness": 2}
     split = ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1"]
     for name, settings, flags in (("sync", {}, []), ("one", {"schedule.group_size": 1}, []), ("stale", stale, []),

@@ -56,7 +56,7 @@ def greedy_scores(folder):
 
 def greedy_answers(root, judged):
     """ReMax: the greedy answers are scored in the stage, too."""
-    remax = {"algo.name": "remax", "algo.kl_coef": 0, "eval.every_steps": 0, **judged}
+    remax = {"algo.name": "remax", "algo.whiten": "off", "algo.kl_coef": 0, "eval.every_steps": 0, **judged}
     run(f"{root}/remax-resident", remax, ["--no-eval"])
     run(f"{root}/remax-full", {**remax, **FULL}, ["--no-eval"])
     resident, full = greedy_scores(f"{root}/remax-resident"), greedy_scores(f"{root}/remax-full")

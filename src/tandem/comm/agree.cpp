@@ -2,10 +2,13 @@
 #include "tandem/comm/agree.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <ios>
+#include <thread>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -22,6 +25,22 @@ std::vector<std::string> texts_of_all(Group& group, const std::string& mine) {
 
 std::string text_of_first(Group& group, const std::string& mine) {
   return group.size() == 1 ? mine : texts_of_all(group, group.rank() == 0 ? mine : "").front();
+}
+
+void meet(Group& group) {
+  constexpr std::chrono::microseconds kFirst{50}, kMoment{20'000};
+  at::Tensor note = at::zeros({1}, group.device());
+  const auto take = [&](int from) {
+    for (std::chrono::microseconds wait = kFirst; !group.arrived(from, 0); wait = std::min(2 * wait, kMoment))
+      std::this_thread::sleep_for(wait);
+    group.receive(note, from, 0);
+  };
+  if (group.rank() > 0) {
+    group.send(note, 0, 0);
+    return take(0);
+  }
+  for (int rank = 1; rank < group.size(); ++rank) take(rank);
+  for (int rank = 1; rank < group.size(); ++rank) group.send(note, rank, 0);
 }
 
 std::optional<Fault> first_fault(Group& group, const std::optional<Fault>& mine) {

@@ -35,6 +35,10 @@ std::optional<Fault> first_fault(Group& group, const std::optional<Fault>& mine)
 ///         them, with its rank.
 void run_alike(Group& group, const std::function<void()>& work);
 
+/// All ranks have come when it returns. Others may come much later than this one, so nobody waits in a call that has a deadline, but looks
+/// now and then; a rank that is gone ends that.
+void meet(Group& group);
+
 /// Of each name the largest number of any rank.
 std::map<std::string, double> largest_of_all(Group& group, const std::map<std::string, double>& mine);
 

@@ -41,8 +41,14 @@ struct Exporter::Part {
 struct Exporter::Stream {
   const TrainedRole& role;
   TrainedRole::Staging staging;
+  bool is_behind;  // a run: then rank 0 may write for longer than the others may wait for it in a call
+
+  void meet() const {
+    if (is_behind) comm::meet(staging.group);
+  }
 
   at::Tensor gather(const std::string& name, bool merges) const {
+    meet();
     const auto adapters = merges ? role.adapters_of(name) : std::nullopt;
     if (!adapters) return role.gather(name, staging);
     const auto kept = [&](const std::string& adapter) {
@@ -69,6 +75,7 @@ struct Exporter::Stream {
       fault = std::current_exception();
     }
     for (; next < part.tensors.size(); ++next) (void)gather(part.tensors[next].name, part.merges);
+    meet();
     comm::run_alike(staging.group, [&] {
       if (fault) std::rethrow_exception(fault);
     });
@@ -136,7 +143,7 @@ std::vector<Exporter::Part> Exporter::parts_of(const TrainedRole& role) const {
 }
 
 checkpoint::Sums Exporter::write(const std::string& dir, const TrainedRole& role, comm::Group& group) const {
-  const Stream stream{role, role.stage(group)};
+  const Stream stream{role, role.stage(group), &group != &ranks_.world};
   checkpoint::Sums sums;
   for (const Part& part : parts_of(role))
     stream.run(part, [&](const checkpoint::TensorSource& values) { part.write_into(dir, values, sums); });
@@ -153,7 +160,7 @@ int64_t Exporter::copy_bytes(const TrainedRole& role) const {
 }
 
 FileWriter Exporter::copy(const TrainedRole& role, device::Arena& host) const {
-  const Stream stream{role, role.stage(ranks_.world)};
+  const Stream stream{role, role.stage(ranks_.world), false};
   std::vector<std::pair<Part, std::map<std::string, at::Tensor>>> copied;
   for (Part& part : parts_of(role)) {
     std::map<std::string, at::Tensor> copies;

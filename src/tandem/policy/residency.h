@@ -38,8 +38,9 @@ class Residency {
     add({what, [&] { return memory.is_away(); }, [&] { return memory.leave(); }, [&] { return memory.come_back(); }});
   }
 
-  /// What the stage does not need leaves, then what it needs comes. A stage that needs nothing changes nothing. Returns the bytes copied.
-  int64_t enter(const planner::Stage& stage);
+  /// What the stage does not need leaves, then what it needs comes. A stage that needs nothing changes nothing. `before_saved` runs before
+  /// the first move of weights or an optimizer that are trained. Returns the bytes copied.
+  int64_t enter(const planner::Stage& stage, const std::function<void()>& before_saved);
 
  private:
   std::vector<Part> parts_;

@@ -261,11 +261,14 @@ Roles RlRun::roles() {
 }
 
 void RlRun::enter(const planner::Stage& stage) {
-  if (!residency_.empty()) ledger_.files().let_go();
   const double begin = now_s();
-  const int64_t copied = residency_.enter(stage);
+  double waited_s = 0;
+  const int64_t copied = residency_.enter(stage, [&] {
+    ledger_.files().let_go();
+    waited_s = now_s() - begin;
+  });
   if (residency_.empty()) return;
-  parts_.recorder.add("time/offload_s", now_s() - begin);
+  parts_.recorder.add("time/offload_s", now_s() - begin - waited_s);
   parts_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
 }
 

@@ -119,7 +119,7 @@ std::string listening_host(const config::RunConfig& config) {
 comm::ServerKeys kept_keys(const std::string& path, const std::string& token) {
   if (!fs::exists(path)) {
     const comm::ServerKeys made = comm::make_keys();
-    write_secret(path, nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}}.dump() + "\n");
+    write_secret(path, nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}, {"starts", 0}}.dump() + "\n");
   }
   const nlohmann::json keys = read_json_object(path);
   write_secret(token, keys.at("public").get<std::string>() + "\n");
@@ -127,9 +127,10 @@ comm::ServerKeys kept_keys(const std::string& path, const std::string& token) {
 }
 
 queue::Incarnation next_start(const std::string& path) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // its leases have numbers that begin with it
+  constexpr int64_t kMost = int64_t{1} << 30;     // its leases have numbers that begin with it
+  constexpr int64_t kByClock = int64_t{1} << 29;  // an older Tandem took the seconds since 2020, and kept no count
   nlohmann::json keys = read_json_object(path);
-  const nlohmann::json before = keys.value("starts", nlohmann::json(0));
+  const nlohmann::json before = keys.value("starts", nlohmann::json(kByClock));
   if (!before.is_number_integer() || before.get<int64_t>() < 0 || before.get<int64_t>() >= kMost)
     throw UserError(path, "says that " + before.dump() + " starts had its keys", join_text("a count from 0 to ", kMost - 1));
   const int64_t number = before.get<int64_t>() + 1;

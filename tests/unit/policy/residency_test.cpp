@@ -49,7 +49,7 @@ class StepTest : public testing::Test {
   }
   std::string enter(StageKind kind) {
     diary_.text.clear();
-    (void)residency_.enter(schedule_.stage(kind));
+    (void)residency_.enter(schedule_.stage(kind), [&] { diary_.text += " saved"; });
     return diary_.text;
   }
 
@@ -62,21 +62,22 @@ class StepTest : public testing::Test {
 };
 
 TEST_F(StepTest, NothingLeavesThatTheNextStageWithANeedWouldBringBack) {
-  EXPECT_EQ(enter(StageKind::kSwitch), " -grads -optimizer -cache -reference -reward");
+  EXPECT_EQ(enter(StageKind::kSwitch), " saved -grads -optimizer -cache -reference -reward");
   diary_.bring("cache");
   EXPECT_EQ(enter(StageKind::kRollout), "");
   EXPECT_EQ(enter(StageKind::kReward), " -cache +reward");
   EXPECT_EQ(enter(StageKind::kReference), " -reward +reference") << "and the optimizer stays away";
   EXPECT_EQ(enter(StageKind::kOldLogprob), " -reference");
   EXPECT_EQ(enter(StageKind::kAdvantage), "") << "it needs nothing, so it frees nothing";
-  EXPECT_EQ(enter(StageKind::kUpdate), " +grads +optimizer");
-  EXPECT_EQ(enter(StageKind::kSwitch), " -grads -optimizer");
+  EXPECT_EQ(enter(StageKind::kUpdate), " saved +grads +optimizer");
+  EXPECT_EQ(enter(StageKind::kSwitch), " saved -grads -optimizer");
 }
 
 TEST_F(StepTest, WhatIsThereStaysAndBytesAreCounted) {
-  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kUpdate)), 3) << "cache, reference and reward model leave";
-  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kUpdate)), 0);
-  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kReference)), 12) << "two leave, one comes";
+  const auto nothing = [] {};
+  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kUpdate), nothing), 3) << "cache, reference and reward model leave";
+  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kUpdate), nothing), 0);
+  EXPECT_EQ(residency_.enter(schedule_.stage(StageKind::kReference), nothing), 12) << "two leave, one comes";
 }
 
 TEST_F(StepTest, ACacheThatNoSwitchMadeIsABug) {

@@ -467,7 +467,7 @@ TEST(NextStart, EachStartHasANumberAboveThoseOfAllBeforeItWithItsKeys) {
   const std::string secret = keys["secret"];
   keys.erase("starts");
   write_file(path, keys.dump());
-  EXPECT_EQ(start(path), 1) << "keys without a count";
+  EXPECT_EQ(start(path), (1 << 29) + 1) << "keys of before there was a count: above all seconds that stood for it";
   EXPECT_EQ(read_json_object(path)["secret"], secret);
   for (const char* text : {"-1", "\"x\"", "1.5", "null", "1073741824"}) {
     const nlohmann::json wrong = nlohmann::json::parse(text);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_state.h"
 
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +9,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "tandem/base/check.h"
@@ -172,23 +170,6 @@ void write_into(const std::string& tmp, const policy::TrainedRole& role, const p
   for (const auto& [name, sum] : write(folder_of(tmp, role))) sums[role.folder().empty() ? name : role.folder() + "/" + name] = sum;
 }
 
-// All ranks have come when it returns. Others may come much later than this one, so nobody waits in a call that has a deadline, but looks
-// now and then; a rank that is gone ends that. Collective.
-void meet(comm::Group& group) {
-  constexpr std::chrono::milliseconds kMoment{20};
-  at::Tensor note = at::zeros({1}, group.device());
-  const auto take = [&](int from) {
-    while (!group.arrived(from, 0)) std::this_thread::sleep_for(kMoment);
-    group.receive(note, from, 0);
-  };
-  if (group.rank() > 0) {
-    group.send(note, 0, 0);
-    return take(0);
-  }
-  for (int rank = 1; rank < group.size(); ++rank) take(rank);
-  for (int rank = 1; rank < group.size(); ++rank) group.send(note, rank, 0);
-}
-
 }  // namespace
 
 nlohmann::json to_json(const serve::EvalSummary& s) {
@@ -246,8 +227,15 @@ policy::FileWriter StateFiles::begin(const RunState& state, TrainedRoles roles, 
 // With the checksums of what each rank has written. Collective.
 void StateFiles::commit(comm::Group& group, int64_t step, const checkpoint::Sums& mine) {
   const checkpoint::Sums sums = joined(group, mine);
-  comm::run_alike(group, [&] {
+  std::exception_ptr fault;
+  try {
     if (parts_.ranks.is_first()) writer_.commit(step, sums);
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  if (&group != &parts_.ranks.world) comm::meet(group);  // a disk may take its time, and nobody else waits
+  comm::run_alike(group, [&] {
+    if (fault) std::rethrow_exception(fault);
   });
 }
 
@@ -352,7 +340,7 @@ void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const Sa
         fault = std::current_exception();
         is_failing_ = true;
       }
-      meet(*writers_);
+      comm::meet(*writers_);
       comm::run_alike(*writers_, [&] {
         if (fault) std::rethrow_exception(fault);
       });
@@ -393,6 +381,14 @@ std::optional<Written> StateFiles::wait() {
   const Written written = writing_.get();
   last_saved_step_ = written.step;
   return written;
+}
+
+StateFiles::~StateFiles() {
+  try {
+    (void)wait();
+  } catch (const std::exception& e) {
+    if (parts_.ranks.is_first()) log::warning(e.what());
+  }
 }
 
 std::optional<Written> StateFiles::settle() {

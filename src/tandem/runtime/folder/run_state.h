@@ -88,6 +88,8 @@ class StateFiles {
  public:
   /// `model_dir` is where the run started.
   StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir);
+  /// Where a checkpoint that is being written fails, a warning says so: the run has ended for another reason.
+  ~StateFiles();
 
   /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
   void load_start(policy::TrainedRole& actor);
