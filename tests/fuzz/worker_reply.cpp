@@ -9,7 +9,7 @@
 
 #include "folder.h"
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/backend/program_watch.h"
 #include "tandem/reward/backend/python_workers.h"
@@ -36,7 +36,7 @@ void read_worker(std::string_view input) {
   worker.adopt(Process(), std::move(ours), std::move(log_reader));
   try {
     for (int i = 0; i < 3; ++i)
-      if (!worker.exchange({{"seed", 1}}, 5).is_object()) std::abort();
+      if (!worker.exchange("{\"seed\": 1}", 5).is_object()) std::abort();
   } catch (const PythonWorker::Lost&) {
   }
 }
@@ -59,8 +59,8 @@ void read_program(std::string_view input) {
   const ProgramRun run = watch.follow(Process(), R"({"call": "f", "args": []})");
   if (static_cast<int64_t>(run.output.size()) > limits.output_bytes) std::abort();
   same_output(run.output, printed);
-  const auto answer = parse_or_discard<nlohmann::json>(run.answer);
-  if (answer.is_object() && answer.contains("value")) same_result(answer["value"], nlohmann::json::array({1, 2.5, "x"}));
+  const auto answer = parse_exact(run.answer).value;
+  if (answer.is_object() && answer.contains("value")) same_result(answer["value"], nlohmann::ordered_json::array({1, 2.5, "x"}));
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ runtime::Hooks hooks_of(nb::object reward, nb::object advantage, nb::object loss
     if (!function.is_none()) hooks.functions.push_back(host_function(option, function));
   if (!reward.is_none())
     hooks.reward = [function = kept(std::move(reward))](std::span<const reward::Answer> answers) {
-      const std::string batch = reward::batch_json(answers).dump();
+      const std::string batch = reward::batch_json(answers);
       const std::string reply = with_python("reward", [&] { return nb::cast<std::string>((*function)(batch)); });
       return reward::scores_of(parse_or_discard<nlohmann::json>(reply), answers.size(), "python");
     };

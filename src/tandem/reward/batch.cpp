@@ -32,10 +32,11 @@ Score score_of(const json& item, const std::string& name) {
 
 }  // namespace
 
-json batch_json(std::span<const Answer> answers) {
+std::string batch_json(std::span<const Answer> answers) {
   json batch = {{"seed", answers.empty() ? 0 : answers.front().group}};
-  for (const char* name : {"prompts", "completions", "answers", "data_sources", "response_tokens", "truncated", "columns"})
+  for (const char* name : {"prompts", "completions", "answers", "data_sources", "response_tokens", "truncated"})
     batch[name] = json::array();
+  std::string columns;  // as they are written
   for (const Answer& answer : answers) {
     batch["prompts"].push_back(well_formed(answer.prompt));
     batch["completions"].push_back(well_formed(answer.response));
@@ -43,9 +44,11 @@ json batch_json(std::span<const Answer> answers) {
     batch["data_sources"].push_back(well_formed(answer.data_source));
     batch["response_tokens"].push_back(answer.response_tokens);
     batch["truncated"].push_back(answer.truncated);
-    batch["columns"].push_back(columns_of(answer));
+    columns += (columns.empty() ? "" : ",") + (columns_of(answer).empty() ? "{}" : answer.columns);
   }
-  return batch;
+  std::string text = batch.dump();
+  text.pop_back();
+  return text + ",\"columns\":[" + columns + "]}";
 }
 
 json column_of(const Answer& answer, const std::string& name) {

@@ -12,8 +12,8 @@
 namespace tandem::reward {
 
 /// {"prompts", "completions", "answers", "data_sources", "response_tokens", "truncated", "columns": one list each, an entry per
-/// answer, and "seed"}. Ill-formed UTF-8 becomes U+FFFD.
-nlohmann::json batch_json(std::span<const Answer> answers);
+/// answer, and "seed"}, as text. Columns stand as the row has them, with every digit of their numbers. Ill-formed UTF-8 becomes U+FFFD.
+std::string batch_json(std::span<const Answer> answers);
 
 /// The column of that name, or the one its dots lead to; null if there is none.
 nlohmann::json column_of(const Answer& answer, const std::string& name);

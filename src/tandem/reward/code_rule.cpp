@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/backend/sandbox.h"
 #include "tandem/reward/code_tests.h"
@@ -12,7 +12,7 @@
 
 namespace tandem::reward {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 namespace {
 
@@ -59,12 +59,12 @@ class CodeRule : public Rule {
 
   Outcome outcome_of(const std::string& source, const CodeTest& test) const {
     Program program{source, test.input, "", test.asserts};
-    if (!test.function.empty()) program.question = json{{"call", test.function}, {"args", test.arguments}}.dump();
+    if (!test.function.empty()) program.question = exact_text({{"call", test.function}, {"args", test.arguments}});
     const ProgramRun run = sandbox_.run(program);
     if (!run.finished) return {false, run.why.ends_with("limit")};
     if (!test.asserts.empty()) return {run.answer == "passed" || run.answer == kByReference, false, run.answer == kByReference};
     if (test.function.empty()) return {same_output(run.output, test.expected.get<std::string>())};
-    const json answer = parse_or_discard<json>(run.answer);
+    const ordered_json answer = parse_exact(run.answer).value;
     return {answer.is_object() && answer.contains("value") && same_result(answer["value"], test.expected)};
   }
 

@@ -6,13 +6,13 @@
 #include <sstream>
 
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
+#include "tandem/base/input/exact_json.h"
 #include "tandem/base/strings.h"
 #include "tandem/reward/graders.h"
 
 namespace tandem::reward {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 namespace {
 
@@ -20,35 +20,35 @@ constexpr const char* kForms = "expected {\"inputs\": [...], \"outputs\": [...]}
 
 [[noreturn]] void refuse(const std::string& what) { throw UserError("reward.rule code", "the right answer " + what, kForms); }
 
-std::string lines_of(const json& value) {
+std::string lines_of(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return value.dump();
+  if (!value.is_array()) return exact_text(value);
   std::string text;
-  for (const json& line : value) text += (line.is_string() ? line.get<std::string>() : line.dump()) + "\n";
+  for (const ordered_json& line : value) text += (line.is_string() ? line.get<std::string>() : exact_text(line)) + "\n";
   return text;
 }
 
 // A text may hold JSON, one value a line; where it does not, it is the value.
-json arguments_of(const json& input) {
+ordered_json arguments_of(const ordered_json& input) {
   if (input.is_array()) return input;
-  if (!input.is_string()) return json::array({input});
-  json arguments = json::array();
+  if (!input.is_string()) return ordered_json::array({input});
+  ordered_json arguments = ordered_json::array();
   std::istringstream lines(input.get<std::string>());
   for (std::string line; std::getline(lines, line);) {
     if (trimmed(line).empty()) continue;
-    json value = parse_or_discard<json>(line);
-    arguments.push_back(value.is_discarded() ? json(line) : std::move(value));
+    ordered_json value = parse_exact(line).value;
+    arguments.push_back(value.is_discarded() ? ordered_json(line) : std::move(value));
   }
   return arguments;
 }
 
-json result_of(const json& output) {
+ordered_json result_of(const ordered_json& output) {
   if (!output.is_string()) return output;
-  json value = parse_or_discard<json>(output.get<std::string>());
+  ordered_json value = parse_exact(output.get<std::string>()).value;
   return value.is_discarded() ? output : value;
 }
 
-CodeTest test_of(const json& input, const json& output, const std::string& function) {
+CodeTest test_of(const ordered_json& input, const ordered_json& output, const std::string& function) {
   CodeTest test;
   test.function = function;
   if (function.empty()) {
@@ -67,36 +67,36 @@ CodeTest assertion(const std::string& text) {
   return test;
 }
 
-std::string function_of(const json& row) {
+std::string function_of(const ordered_json& row) {
   for (const char* name : {"fn_name", "func_name"})
     if (row.contains(name) && row[name].is_string()) return row[name];
   if (!row.contains("metadata")) return "";
-  const json& metadata = row["metadata"];
-  return function_of(metadata.is_string() ? parse_or_discard<json>(metadata.get<std::string>()) : metadata);
+  const ordered_json& metadata = row["metadata"];
+  return function_of(metadata.is_string() ? parse_exact(metadata.get<std::string>()).value : metadata);
 }
 
-void add_object(const json& gold, std::vector<CodeTest>& tests) {
+void add_object(const ordered_json& gold, std::vector<CodeTest>& tests) {
   if (gold.contains("assert_case")) {
-    for (const json& text : gold["assert_case"]) tests.push_back(assertion(text.get<std::string>()));
+    for (const ordered_json& text : gold["assert_case"]) tests.push_back(assertion(text.get<std::string>()));
     return;
   }
   if (!gold.contains("inputs") || !gold.contains("outputs")) refuse("is an object without `inputs` and `outputs`");
-  const json &inputs = gold["inputs"], &outputs = gold["outputs"];
+  const ordered_json &inputs = gold["inputs"], &outputs = gold["outputs"];
   if (!inputs.is_array() || !outputs.is_array() || inputs.size() != outputs.size())
     refuse("does not have as many `outputs` as `inputs`");
   for (size_t i = 0; i < inputs.size(); ++i) tests.push_back(test_of(inputs[i], outputs[i], function_of(gold)));
 }
 
-void add_case(const json& one, std::vector<CodeTest>& tests) {
+void add_case(const ordered_json& one, std::vector<CodeTest>& tests) {
   if (one.is_string()) {
     tests.push_back(assertion(one.get<std::string>()));
   } else if (one.is_object() && one.contains("input") && one.contains("output")) {
-    const bool calls = one.value("testtype", json()) == "functional";
+    const bool calls = one.value("testtype", ordered_json()) == "functional";
     const std::string function = calls ? function_of(one) : "";
     if (calls && function.empty()) refuse("has a functional test without `metadata.func_name`");
     tests.push_back(test_of(one["input"], one["output"], function));
   } else {
-    refuse("has the test " + one.dump().substr(0, 60));
+    refuse("has the test " + exact_text(one).substr(0, 60));
   }
 }
 
@@ -133,11 +133,15 @@ bool same_line(const std::string& given, const std::string& expected) {
   return !(a >> x);
 }
 
-bool same_value(const json& given, const json& expected) {
-  if (given == expected) return true;
-  if (given.is_number() && expected.is_number())
-    return (given.is_number_float() || expected.is_number_float()) && near(given.get<double>(), expected.get<double>());
-  return given.is_array() && expected.is_array() && given.size() == expected.size() &&
+bool same_value(const ordered_json& given, const ordered_json& expected) {
+  const auto is_number = [](const ordered_json& value) { return value.is_number() || is_long_number(value); };
+  if (is_number(given) && is_number(expected)) return same_word(exact_text(given), exact_text(expected));
+  if (given.is_object() && expected.is_object())
+    return given.size() == expected.size() && std::ranges::all_of(expected.items(), [&](const auto& item) {
+             return given.contains(item.key()) && same_value(given[item.key()], item.value());
+           });
+  if (!given.is_array()) return given == expected;
+  return expected.is_array() && given.size() == expected.size() &&
          std::equal(given.begin(), given.end(), expected.begin(), same_value);
 }
 
@@ -145,13 +149,14 @@ bool same_value(const json& given, const json& expected) {
 
 std::vector<CodeTest> code_tests(const std::string& gold) {
   std::vector<CodeTest> tests;
-  const json parsed = parse_or_discard<json>(gold);
+  const auto [parsed, wrong] = parse_exact(gold);
+  if (wrong.starts_with("holds")) refuse(wrong);  // a number that is none
   try {
     if (parsed.is_object()) add_object(parsed, tests);
-    else if (parsed.is_array()) for (const json& one : parsed) add_case(one, tests);
+    else if (parsed.is_array()) for (const ordered_json& one : parsed) add_case(one, tests);
     else if (parsed.is_string()) tests.push_back(assertion(parsed.get<std::string>()));
     else if (parsed.is_discarded() && !trimmed(gold).empty()) tests.push_back(assertion(gold));
-  } catch (const json::exception&) {
+  } catch (const ordered_json::exception&) {
     refuse("is of another form: " + gold.substr(0, 60));
   }
   if (tests.empty()) refuse("holds no test");
@@ -181,7 +186,7 @@ bool same_output(std::string_view given, std::string_view expected) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), same_line);
 }
 
-bool same_result(const json& given, const json& expected) {
+bool same_result(const ordered_json& given, const ordered_json& expected) {
   if (same_value(given, expected)) return true;
   return expected.is_array() && expected.size() == 1 && same_value(given, expected.front());
 }

@@ -16,9 +16,9 @@ namespace tandem::reward {
 struct CodeTest {
   std::string input;
   std::string function;
-  nlohmann::json arguments;   ///< of the function, a list
+  nlohmann::ordered_json arguments;   ///< of the function, a list; parse_exact() made it
   std::string asserts;
-  nlohmann::json expected;
+  nlohmann::ordered_json expected;
 };
 
 /// Tests from a right answer, one of
@@ -36,7 +36,8 @@ std::optional<std::string> code_block(std::string_view response);
 
 /// Equal line by line; blanks at the ends of lines and empty lines at the end do not count. Numbers with a point may differ by 1e-6.
 bool same_output(std::string_view given, std::string_view expected);
-/// JSON values; numbers with a point within 1e-6. A list of one `expected` may stand for what it holds, as APPS writes it.
-bool same_result(const nlohmann::json& given, const nlohmann::json& expected);
+/// JSON of parse_exact(): integers of any length are exact, numbers with a point within 1e-6. A list of one `expected` may stand for
+/// what it holds, as APPS writes it.
+bool same_result(const nlohmann::ordered_json& given, const nlohmann::ordered_json& expected);
 
 }  // namespace tandem::reward

@@ -224,27 +224,64 @@ std::string_view just_before(std::string_view text, size_t at) {
   return text.substr(begin, at - begin);
 }
 
-// No choice: the article and the pronoun of "A man" and "I think", but for "A is right"; a letter that is ruled out; a small letter
-// that begins a phrase.
+// The article and the pronoun of "A man" and "I think", but for "A is right".
+bool begins_phrase(std::string_view text, const NamedLetter& named) {
+  static const Regex kSmallWord(R"(^\s+(?!(?:is|was|are|were|because|since|or|and|but|seems?|must|fails?|holds?|works?|would|can|)"
+                                R"(cannot|both)\b)[a-z])", "choice rule", kTrusted);
+  return (named.letter == 'A' || named.letter == 'I') && kSmallWord.found_in(just_behind(text, named.end));
+}
+
+// No choice: a letter that begins a phrase, or is ruled out.
 bool is_no_choice(std::string_view text, const NamedLetter& named) {
-  static const Regex kSmallWord(R"(^\s+(?!(?:is|was|because|since|or|and|but|seems|must|fails|holds|works|would|can|cannot)\b)[a-z])",
-      "choice rule",
-                                kTrusted),
-      kRuledOut(R"(^[)\]*_}$"']*+\s++(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)\b)", "choice rule", kTrusted),
+  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)\b)", "choice rule",
+                               kTrusted),
       kNot(R"((?i)(?:\bnot|n't|\bnever)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
       kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))", "choice rule", kTrusted);
   const std::string_view behind = just_behind(text, named.end), before = just_before(text, named.begin);
   const bool is_small = std::islower(static_cast<unsigned char>(text[named.begin]));
-  return (is_small && !kEnd.found_in(behind)) || ((named.letter == 'A' || named.letter == 'I') && kSmallWord.found_in(behind)) ||
-         kRuledOut.found_in(behind) || kNot.found_in(before);
+  return (is_small && !kEnd.found_in(behind)) || begins_phrase(text, named) || kRuledOut.found_in(behind) || kNot.found_in(before);
+}
+
+// Of "B or C" and "B, C" the second letter.
+struct Joined {
+  size_t begin;
+  bool by_comma;        // alone
+  bool begins_clause;   // "B, and C is wrong"
+};
+std::optional<Joined> joined_to(std::string_view text, const NamedLetter& named, std::string_view letters) {
+  static const Regex kNext(R"(^[)\]*_}$"'.]*+\s*+(,?\s*(?:or|and)\b|/|&|,)\s*+(?:(?:option|choice)\s++|\$?\\boxed\s*+)?)"
+                           R"([(\[*_{$"']*+([A-Z])(?![\w']))", "choice rule", kTrusted),
+      kVerb(R"(^[)\]*_}$"']*+\s+(?:is|was|isn't|wasn't|has|does|doesn't|fails|cannot|can't|would|will|seems|looks|gives|contradicts)\b)",
+            "choice rule", kTrusted);
+  Regex::Scan scan(kNext, just_behind(text, named.end));
+  if (!scan.next()) return std::nullopt;
+  const NamedLetter next{scan.text(2)[0], named.end + scan.group(2).begin, named.end + scan.group(2).end};
+  if (next.letter == named.letter || letters.find(next.letter) == std::string_view::npos || begins_phrase(text, next)) return std::nullopt;
+  const std::string by = scan.text(1);
+  return Joined{next.begin, by == ",", by != "/" && !by.ends_with("or") && kVerb.found_in(just_behind(text, next.end))};
 }
 
 // "B or C", "B, C": more than one choice.
 bool is_one_of_several(std::string_view text, const NamedLetter& named, std::string_view letters) {
-  static const Regex kNext(R"(^[)\]*_}$"'.]*+\s*+(?:,?\s*(?:or|and)\b|/|&|,)\s*+[(\[*_{$"']*+([A-Z])(?![\w'])(?!\s+[a-z]))", "choice rule",
-      kTrusted);
-  Regex::Scan scan(kNext, just_behind(text, named.end));
-  return scan.next() && scan.text(1)[0] != named.letter && letters.find(scan.text(1)[0]) != std::string_view::npos;
+  const auto joined = joined_to(text, named, letters);
+  return joined && !joined->begins_clause;
+}
+
+// Where the choices are listed in their order, as the question lists them: from A to the end of the last one's sentence. A list has three
+// letters, or all there are.
+struct Place {
+  size_t begin = 0, end = 0;
+  bool holds(const NamedLetter& named) const { return begin <= named.begin && named.begin < end; }
+};
+Place list_in(std::string_view text, const std::vector<NamedLetter>& marked, std::string_view letters) {
+  Place place;
+  size_t count = 0;
+  for (const NamedLetter& one : marked) {
+    if (count == letters.size() || one.letter != letters[count]) continue;
+    if (count++ == 0) place.begin = one.begin;
+    place.end = std::min(text.find_first_of(".!?\n", one.end + 1), text.size());
+  }
+  return count >= std::min<size_t>(3, letters.size()) ? place : Place();
 }
 
 }  // namespace
@@ -260,7 +297,8 @@ std::optional<char> choice_letter(std::string_view response, std::string_view le
       kOption(R"((?i)\b(?:option|choice)\b)" + kLetterText, "choice rule", kTrusted),
       kBoxed(R"(\\boxed\s*\{)" + kLetterText, "choice rule", kTrusted),
       kFirst(R"(^[\s*_"'(\[]*+([A-Z])(?=[)\].:,*_]|\s*$))", "choice rule", kTrusted),
-      kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))", "choice rule", kTrusted), kMarked(R"((?<!\w)([A-Z])\))", "choice rule", kTrusted);
+      kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))", "choice rule", kTrusted), kMarked(R"((?<!\w)([A-Z])\))", "choice rule", kTrusted),
+      kListed(R"((?<![\w'])([A-Z])(?=[*_]*[).:\]]))", "choice rule", kTrusted);
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
   const auto named_by = [&](const Regex& pattern) {
     std::vector<NamedLetter> found = letters_by(pattern, response, letters);
@@ -270,14 +308,30 @@ std::optional<char> choice_letter(std::string_view response, std::string_view le
   const auto settled = [&](const NamedLetter& named) {
     return is_one_of_several(response, named, letters) ? std::nullopt : std::optional(named.letter);
   };
-  if (const auto boxed = named_by(kBoxed); !boxed.empty()) return settled(boxed.back());
+  const auto is_second = [&](const std::vector<NamedLetter>& named, const NamedLetter& last) {  // B or D is right
+    return std::ranges::any_of(named, [&](const NamedLetter& other) {
+      const auto joined = joined_to(response, other, letters);
+      return joined && !joined->by_comma && joined->begin == last.begin;
+    });
+  };
+  if (const auto boxed = named_by(kBoxed); !boxed.empty())
+    return is_second(boxed, boxed.back()) ? std::nullopt : settled(boxed.back());
   const auto announced = named_by(kAnnounced), confirmed = named_by(kConfirmed);
-  if (!confirmed.empty() && (announced.empty() || announced.back().begin < confirmed.back().begin)) return confirmed.back().letter;
+  auto alone = named_by(kAlone);
+  if (!confirmed.empty() && (announced.empty() || announced.back().begin < confirmed.back().begin))
+    return is_second(alone, confirmed.back()) ? std::nullopt : std::optional(confirmed.back().letter);
   if (!announced.empty()) return settled(announced.back());
-  if (const auto first = named_by(kFirst); !first.empty() && letters_by(kMarked, response,
+  auto options = named_by(kOption);
+  for (const auto& marked : {letters_by(kListed, response, letters), options}) {
+    const Place list = list_in(response, marked, letters);
+    for (auto* named : {&options, &alone}) std::erase_if(*named, [&list](const NamedLetter& one) { return list.holds(one); });
+  }
+  const auto is_alone = [&alone](const NamedLetter& one) {
+    return std::ranges::any_of(alone, [&one](const NamedLetter& other) { return other.begin == one.begin; });
+  };
+  if (const auto first = named_by(kFirst); !first.empty() && is_alone(first.front()) && letters_by(kMarked, response,
       letters).size() < 2) return settled(first.front());
-  if (const auto options = named_by(kOption); !options.empty()) return settled(options.back());
-  const auto alone = named_by(kAlone);
+  if (!options.empty()) return settled(options.back());
   if (alone.empty()) return std::nullopt;
   const bool is_either = alone.size() > 1 && is_one_of_several(response, alone[alone.size() - 2], letters) &&
                          response.substr(alone[alone.size() - 2].end, 2) != ", ";  // "not A, B"

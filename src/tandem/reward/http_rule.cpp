@@ -80,7 +80,7 @@ class HttpRule : public Rule {
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {
     if (answers.empty()) return {};
-    return scores_of_reply(post(batch_json(answers).dump()), answers.size(), "reward.url " + url_);
+    return scores_of_reply(post(batch_json(answers)), answers.size(), "reward.url " + url_);
   }
 
   void abandon() const noexcept override {

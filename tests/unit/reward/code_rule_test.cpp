@@ -440,6 +440,33 @@ TEST(CodeTests, AnInfiniteExpectationOfACallIsMetByNoNumber) {
   EXPECT_TRUE(same_result(nlohmann::json(0.1 + 0.2), nlohmann::json(0.3)));
 }
 
+// 100000000003 squared has 23 digits: no float holds it.
+TEST(CodeRule, AnIntegerOfAnyLengthIsExact) {
+  const auto program = [](const std::string& result) { return fenced("def f(n):\n    return " + result); };
+  const std::string digits(60, '7');
+  const std::pair<std::string, std::string> golds[] = {
+      {R"({"inputs": [[100000000003]], "outputs": [10000000000600000000009], "fn_name": "f"})", "n * n"},
+      {R"({"inputs": [[-100000000003]], "outputs": [[10000000000600000000009]], "fn_name": "f"})", "n * n"},
+      {R"({"inputs": ["100000000003"], "outputs": ["10000000000600000000009"], "fn_name": "f"})", "n * n"},
+      {R"([{"input": "100000000003", "output": "10000000000600000000009", "testtype": "functional", "metadata": {"func_name": "f"}}])",
+       "n * n"},
+      {R"({"inputs": [[18446744073709551617]], "outputs": [18446744073709551617], "fn_name": "f"})", "n"},
+      {R"({"inputs": [[)" + digits + R"(]], "outputs": [-)" + digits + R"(], "fn_name": "f"})", "-n"},
+      {R"({"inputs": [[)" + digits + R"(]], "outputs": [{"a": [)" + digits + R"(]}], "fn_name": "f"})", "n"}};
+  for (const auto& [gold, right] : golds) {
+    const bool in_object = gold.find("{\"a\"") != std::string::npos;
+    const auto given = [&](const std::string& value) { return program(in_object ? "{'a': [" + value + "]}" : value); };
+    EXPECT_EQ(grade_code(given(right), gold), 1) << gold;
+    for (const std::string wrong : {" + 1", " - 1", " * 10"}) EXPECT_EQ(grade_code(given(right + wrong), gold), 0) << gold << wrong;
+  }
+  const std::string printed = R"({"inputs": [100000000003], "outputs": [10000000000600000000009]})";
+  EXPECT_EQ(grade_code(fenced("print(int(input()) ** 2)"), printed), 1);
+  EXPECT_EQ(grade_code(fenced("print(int(input()) ** 2 + 1)"), printed), 0);
+  EXPECT_EQ(grade_code(program("{'b': 2.5, 'a': n}"), R"({"inputs": [[1]], "outputs": [{"a": 1, "b": 2.5}], "fn_name": "f"})"), 1)
+      << "the order of keys says nothing";
+  EXPECT_EQ(grade_code(program("n / 3"), R"({"inputs": [[1]], "outputs": [0.33333333333333333333333], "fn_name": "f"})"), 1);
+}
+
 // A kernel's version of Landlock, from none to the first that is enough, and what the log then says.
 TEST(CodeGuard, AKernelThatGuardsLessIsWarnedOfOrRefused) {
   const std::string log = (fs::path(::testing::TempDir()) / "code_guard_log.txt").string();

@@ -11,6 +11,8 @@
 #include "../../raw_server.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "python_file.h"
+#include "tandem/reward/batch.h"
 #include "tandem/reward/rule.h"
 #include "tandem/reward/scorer.h"
 
@@ -63,6 +65,30 @@ TEST(HttpRule, AServerScoresABatch) {
   EXPECT_EQ(scores.at(0).score, 1);
   EXPECT_EQ(scores.at(1).score, 0);
   EXPECT_EQ(scores.at(1).parts.at(1), (std::pair<std::string, double>{"http/length", 2}));
+}
+
+// What a function and a server see.
+TEST(Batch, AColumnKeepsTheDigitsOfItsNumbers) {
+  const PythonFile file(R"(
+def score(completions, n, deep, **columns):
+    return [float(str(one) == c and inner == {"a": [one]}) for c, one, inner in zip(completions, n, deep)]
+)");
+  Options options;
+  options.python = file.path() + ":score";
+  const auto rule = make_reward(options);
+  const std::string digits(60, '7');
+  const std::vector<std::string> numbers = {"18446744073709551617", "10000000000600000000009", "-9223372036854775809", digits, "5"};
+  for (const std::string& number : numbers) {
+    std::vector<Answer> answers = {{number, ""}, {number + "0", ""}};
+    for (Answer& answer : answers) answer.columns = R"({"n":)" + number + R"(,"deep":{"a":[)" + number + "]}}";
+    const std::vector<Score> scores = rule->score_batch(answers);
+    EXPECT_EQ(scores[0].score, 1) << number;
+    EXPECT_EQ(scores[1].score, 0) << number;
+    const std::string text = batch_json(answers), column = answers[0].columns;
+    EXPECT_NE(text.find("\"columns\":[" + column + "," + column + "]"), std::string::npos) << text;
+  }
+  EXPECT_NE(batch_json(std::vector<Answer>(2)).find("\"columns\":[{},{}]"), std::string::npos) << "rows without columns";
+  EXPECT_EQ(json::parse(batch_json({}))["columns"], json::array());
 }
 
 TEST(HttpRule, RepliesOfOtherServersAreUnderstood) {

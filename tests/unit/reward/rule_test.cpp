@@ -315,12 +315,23 @@ TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
       "It must be B", "I choose B.", "I think the answer is B.", "B is correct, and A is not.", "Option B is the right one",
       "A is wrong. C is false. So the answer should be B", "The answer is not A. It is B.", "It's B", "A man would say that it is B.",
       "The answer is B, not C.", "Answer: B, because C is wrong", "<think>The answer is A</think>The answer is B",
-      "After weighing A and C, B"})
+      "After weighing A and C, B", "The answer is B, and C is wrong.", "The answer is B and C fails.", "Answer: B, A man would say",
+      "A) is out, B) is right", "B. The list was A) red B) blue C) green D) black.",
+      "A) red\nB) blue\nC) green\nD) black\nThe answer is B",
+      "A) red, B) blue, C) green, D) black. I go for B", "Unlike A, B is correct", "Not A, and B is right"})
     EXPECT_EQ(letter(text), "B") << text;
   for (const char* text : {"A man walks into a bar.", "I do not know.", "I think that a man cannot know.", "Answer: B or C",
       "The answer is B and C.", "The answer is A, B", "The answer is a number.", "Answer: Bonn", "The answer is not B.",
-      "Beyond all doubt", "It isn't B", "The answer is E.", "I'd say I'm lost", "", "Either A or B"})
+      "Beyond all doubt", "It isn't B", "The answer is E.", "I'd say I'm lost", "", "Either A or B",
+      "B or D is right", "B or D is right.", "Either B or D is correct.", "(B) or (D) is the answer", "Both B and D are right",
+      "B and D are right.", "Both B and A are right", "B, C and D are correct", "B/D is right", "Option B or option D is right",
+      "The answer is B or D as I said", "The answer is B and D as shown", "I choose B or C here", "\\boxed{B} or \\boxed{C} hold",
+      "A) red B) blue C) green D) black", "A) red\nB) blue\nC) green\nD) black", "A. red\nB. blue\nC. green\nD. black",
+      "(A) red (B) blue (C) green (D) black", "A: red, B: blue, C: green, D: black",
+      "Option A: red. Option B: blue. Option C: green. Option D: black", "The choices: A) vitamin C B) vitamin A C) iron D) vitamin B",
+      "**A)** red **B)** blue **C)** green **D)** black"})
     EXPECT_EQ(letter(text), "none") << text;
+  EXPECT_EQ(letter("A) yes B) no", "AB"), "none");
   EXPECT_EQ(letter("The answer is (B).", "ABCDEFGHIJ"), "B");
   EXPECT_EQ(letter("The answer is I.", "ABCDEFGHIJ"), "I");
   EXPECT_EQ(letter("I do not know.", "ABCDEFGHIJ"), "none");

@@ -148,11 +148,10 @@ std::string PythonWorker::receive(size_t size, const Deadline& deadline) {
   return bytes;
 }
 
-json PythonWorker::exchange(const json& message, double timeout_s) {
+json PythonWorker::exchange(const std::string& message, double timeout_s) {
   const Deadline deadline = Deadline::after_s(timeout_s);
-  const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
-  uint64_t size = text.size();
-  send_all(std::string(reinterpret_cast<const char*>(&size), sizeof size) + text, deadline);
+  uint64_t size = message.size();
+  send_all(std::string(reinterpret_cast<const char*>(&size), sizeof size) + message, deadline);
   const std::string head = receive(sizeof size, deadline);
   std::memcpy(&size, head.data(), sizeof size);
   if (size > kMaxReplyBytes) lose("its answer is no message");
@@ -235,7 +234,7 @@ void PythonWorkers::start(PythonWorker& worker) {
   const json wanted = {
       {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function},
       {"memory_bytes", options_.memory_bytes}};
-  const json reply = worker.exchange(wanted, options_.start_timeout_s);
+  const json reply = worker.exchange(wanted.dump(-1, ' ', false, json::error_handler_t::replace), options_.start_timeout_s);
   if (!reply.contains("ready")) worker.end();
   checked(reply);
 }
@@ -269,12 +268,12 @@ void PythonWorkers::give_back(PythonWorker& worker) {
   freed_.notify_one();
 }
 
-json PythonWorkers::try_once(PythonWorker& worker, const json& batch) {
+json PythonWorkers::try_once(PythonWorker& worker, const std::string& batch) {
   if (!worker.running()) start(worker);
   return worker.exchange(batch, options_.timeout_s);
 }
 
-json PythonWorkers::call(const json& batch) {
+json PythonWorkers::call(const std::string& batch) {
   PythonWorker& worker = check_out();
   const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
   int64_t abandoned;

@@ -49,8 +49,8 @@ class PythonWorker {
 
   bool running() const { return static_cast<bool>(channel_); }
   void adopt(Process process, Fd channel, Fd log);
-  /// Sends one message and waits for its reply. What the process prints meanwhile goes to the log. Throws Lost.
-  nlohmann::json exchange(const nlohmann::json& message, double timeout_s);
+  /// Sends one message, of JSON, and waits for its reply. What the process prints meanwhile goes to the log. Throws Lost.
+  nlohmann::json exchange(const std::string& message, double timeout_s);
   /// Ends the process: at once, or after a moment in which it may end by itself.
   void end(double patience_s = 0);
   /// Kills the process under an exchange, which then throws Lost. Threads: any.
@@ -87,7 +87,7 @@ class PythonWorkers {
   PythonWorkers(const PythonWorkers&) = delete;
   PythonWorkers& operator=(const PythonWorkers&) = delete;
 
-  nlohmann::json call(const nlohmann::json& batch);
+  nlohmann::json call(const std::string& batch);
   /// Ends the calls in progress, which throw; later ones work.
   void abandon();
 
@@ -95,7 +95,7 @@ class PythonWorkers {
   void shut();
   PythonWorker& check_out();
   void give_back(PythonWorker& worker);
-  nlohmann::json try_once(PythonWorker& worker, const nlohmann::json& batch);
+  nlohmann::json try_once(PythonWorker& worker, const std::string& batch);
   void start(PythonWorker& worker);
   Process start_process(const Launch& launch);
   void start_processes();

@@ -266,7 +266,7 @@ def failure_of_batch(error, function, wanted, batch):
         error, which = error.__cause__, error.which
     reply = failure(error, function, wanted["file"])
     arguments = ANSWER_ARGUMENTS if takes_one(function) else BATCH_ARGUMENTS
-    columns = [str(name) for name in {name: None for row in batch["columns"] for name in row} if name not in arguments]
+    columns = sorted({str(name) for row in batch["columns"] for name in row} - set(arguments))
     return {**reply, "which": which, "arguments": arguments, "columns": columns}
 
 

@@ -4,7 +4,8 @@
 //
 // Two expressions are equal if their exact rational values are; numbers beyond 127 bits are compared by their residues (exact.h).
 // With roots, functions and variables they are equal if they agree at several fixed points, up to the rounding of the terms that
-// made them. No algebra is done: agreement at such points is a proof in practice, and it cannot run away.
+// made them, which must be small beside the value. No algebra is done: agreement at such points is a proof in practice, and it cannot
+// run away.
 
 #include <complex>
 #include <memory>

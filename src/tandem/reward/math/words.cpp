@@ -36,7 +36,8 @@ const Units& units() {
       {"ton", {'T', "1"}},       {"ml", {'v', "1"}},         {"liter", {'v', "1000"}}, {"cup", {'c', "1"}},      {"pint", {'c', "2"}},
       {"quart", {'c', "4"}},     {"gallon", {'c', "16"}},    {"cent", {'d', "1"}},     {"dollar", {'d', "100"}}, {"euro", {'e', "1"}},
       {"sterling", {'s', "1"}},  {"rupee", {'r', "1"}},      {"yen", {'y', "1"}},      {"celsius", {'C', "1"}},  {"fahrenheit", {'F', "1"}},
-      {"mph", {'p', "1"}},       {"radian", {'R', "1"}}};
+      {"radian", {'R', "1"}},    {"newton", {'N', "1"}},     {"joule", {'J', "1"}},   {"watt", {'W', "1"}},     {"kelvin", {'K', "1"}},
+      {"kwh", {'k', "1"}},       {"volt", {'V', "1"}},       {"ohm", {'O', "1"}},     {"mole", {'m', "1"}}};
   return table;
 }
 
@@ -49,8 +50,8 @@ const std::map<std::string_view, std::string_view>& usual_names() {
       {"h", "hour"},         {"g", "gram"},        {"kilogram", "kg"},   {"milligram", "mg"},  {"lb", "pound"},      {"oz", "ounce"},
       {"litre", "liter"},    {"l", "liter"},       {"milliliter", "ml"}, {"usd", "dollar"},    {"buck", "dollar"},   {"eur", "euro"},
       {"r", "remainder"},    {"rem", "remainder"}, {"a.m", "am"},        {"p.m", "pm"},        {"c", "celsius"},     {"f", "fahrenheit"},
-      {"people", "person"},  {"children", "child"}, {"men", "man"},      {"women", "woman"},   {"square", "^2"},
-      {"sq", "^2"},          {"cubic", "^3"},      {"cu", "^3"},         {"whenever", "when"},
+      {"people", "person"},  {"children", "child"}, {"men", "man"},      {"women", "woman"},   {"sq", "square"},
+      {"cu", "cubic"},       {"whenever", "when"}, {"mol", "mole"},       {"n", "newton"},     {"j", "joule"},       {"w", "watt"},
       {"rs", "rupee"},       {"inr", "rupee"},     {"rad", "radian"},    {"pct", "percent"},   {"percentage", "percent"},
       {"modulo", "mod"},     {"wk", "week"},       {"yr", "year"},       {"mo", "month"},      {"approximately", "about"}};
   return table;
@@ -59,7 +60,8 @@ const std::map<std::string_view, std::string_view>& usual_names() {
 // Powers of ten, and what counts by the dozen.
 const std::map<std::string_view, std::string_view>& scales() {
   static const std::map<std::string_view, std::string_view> table = {
-      {"hundred", "10^2"}, {"thousand", "10^3"}, {"million", "10^6"}, {"billion", "10^9"}, {"trillion", "10^12"}, {"dozen", "12"}};
+      {"hundred", "10^2"}, {"thousand", "10^3"}, {"million", "10^6"}, {"billion", "10^9"}, {"trillion", "10^12"},
+      {"quadrillion", "10^15"}, {"lakh", "10^5"}, {"crore", "10^7"}, {"ten", "10"}, {"dozen", "12"}};
   return table;
 }
 
@@ -68,13 +70,18 @@ bool is_condition(std::string_view word) { return is_one_of(word, {"if", "when",
 
 // Words that change what a number says: they never go.
 bool carries_meaning(std::string_view word) {
-  return is_condition(word) || scales().contains(word) ||
-         is_one_of(word, {"to",     "through", "till",    "until",   "from",      "between",    "remainder", "mod",      "not",     "no",
-                      "less",   "fewer",   "least",   "most",    "than",      "is",         "are",       "or",       "am",      "pm",
-                      "noon",   "midnight", "plus",   "minus",   "half",      "halve",      "third",     "quarter",  "fourth",  "fifth",
-                      "sixth",  "seventh", "eighth",  "ninth",   "tenth",     "hundredth",  "thousandth", "millionth", "base",   "bc",
-                      "bce",    "below",   "even",    "odd",     "negative",  "january",    "february",  "march",    "april",   "may",
-                      "june",   "july",    "august",  "september", "october", "november",   "december"});
+  return is_condition(word) || scales().contains(word) || word.ends_with("teenth") || word.ends_with("tieth") ||
+         word.ends_with("illionth") ||
+         is_one_of(word, {"to", "through", "till", "until", "from", "between", "remainder", "mod", "not", "no", "less", "fewer", "least",
+                          "most", "than", "is", "are", "or", "am", "pm", "noon", "midnight", "plus", "minus", "half", "halve", "third",
+                          "quarter", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth",
+                          "hundredth", "thousandth", "base", "bc", "bce", "below", "even", "odd", "negative", "january", "february",
+                          "march", "april", "may", "june", "july", "august", "september", "october", "november", "december", "factorial",
+                          "recurring", "repeating", "repeated", "periodic", "pair", "couple", "doubled", "tripled", "halved", "twice",
+                          "thrice", "multiplied", "divided", "binary", "octal", "hexadecimal", "imaginary", "wrong", "false", "incorrect",
+                          "incorrectly", "invalid", "mistaken", "untrue", "never", "none", "neither", "nor", "cannot", "without",
+                          "almost", "maybe", "perhaps", "possibly", "impossible", "undefined", "instead", "but", "subtract", "reciprocal",
+                          "inverse", "inverted", "negated", "permille"});
 }
 
 bool is_filler(std::string_view word) {
@@ -89,10 +96,10 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
     return known == "pm" && behind_a_number;
   if (word.size() >= 4) return true;
   if (is_one_of(known, {"to", "if", "for", "or", "and", "rem", "when", "no", "not", "is", "are", "the", "of", "out", "mod", "all", "any",
-      "yes", "odd"}))
+      "yes", "odd", "per", "but", "nor"}))
     return true;
   if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "oz", "cup", "ton", "way", "men",
-      "th", "sec", "min", "hrs", "hr", "pct"}) && behind_a_number)
+      "old", "an", "th", "sec", "min", "hrs", "hr", "pct"}) && behind_a_number)
     return true;
   return is_one_of(word, {"in", "mi", "m"}) && behind_a_number && blank_before;  // 3m is three times m
 }
@@ -105,9 +112,18 @@ std::string usual_name(std::string word) {
     return found == usual_names().end() ? std::nullopt : std::optional(std::string(found->second));
   };
   if (const auto name = known()) return *name;
-  if (word.size() > 2 && word.ends_with('s') && !word.ends_with("ss") && word != "times") word.pop_back();
+  const bool is_plural = word.size() > 2 && word.ends_with('s') && !word.ends_with("ss") && !word.ends_with("us") && !word.ends_with("is");
+  if (is_plural && word != "times") word.pop_back();
   return known().value_or(word);
 }
+
+// The unit of one word; nullptr where that is none.
+const Unit* unit_of(const std::string& word) {
+  const auto unit = units().find(word);
+  return unit == units().end() ? nullptr : &unit->second;
+}
+
+bool is_power(std::string_view word) { return word.starts_with('^') || word == "square" || word == "cubic"; }
 
 // `4 million` and `50 percent` are terms; `the` and its like say nothing.
 void fold(Worded& text) {
@@ -118,13 +134,18 @@ void fold(Worded& text) {
       term = "(" + term + ")*" + std::string(scales().find(words.front())->second);
       words.erase(words.begin());
     }
+    if (words.size() > 1 && words[0] == "per" && words[1] == "cent") words.erase(words.begin()), words[0] = "percent";
     if (!term.empty() && !words.empty() && words.front() == "percent" && !term.ends_with('%')) term += "%";
-    for (const auto& [word, power] : {std::pair{"squared", "^2"}, {"cubed", "^3"}}) {  // 5 squared, and 5 meters squared
+    for (const auto& [word, power] : {std::pair{"squared", "^2"}, {"cubed", "^3"}, {"factorial", "!"}}) {  // 5 squared, 5 meters squared
       if (!term.empty() && !words.empty() && words.front() == word) {
         term = "(" + term + ")" + power;
         words.erase(words.begin());
       }
       std::ranges::replace(words, std::string(word), std::string(power));
+    }
+    for (size_t k = 0; k + 1 < words.size(); ++k) {  // 5 miles an hour
+      const Unit* next = is_one_of(words[k], {"a", "an", "each", "every"}) ? unit_of(words[k + 1]) : nullptr;
+      if (next && (next->kind == 't' || next->kind == 'M')) words[k] = "per";
     }
     std::erase_if(words, is_filler);
   }
@@ -133,24 +154,14 @@ void fold(Worded& text) {
     text.words.erase(text.words.begin()), text.terms.erase(text.terms.begin());
 }
 
-const Unit* unit_of(const Words& words) {
-  const Unit* found = nullptr;
-  for (const std::string& word : words)
-    if (const auto unit = units().find(word); unit != units().end()) {
-      if (found) return nullptr;  // miles an hour
-      found = &unit->second;
-    }
-  return found && std::ranges::find(words, "per") == words.end() ? found : nullptr;
-}
-
 // 3 hours 40 minutes is 220 minutes.
 void add_up(Worded& text) {
   if (text.words.size() < 2 || text.terms.size() != text.words.size() + 1 || !text.terms.back().empty()) return;
-  const Unit* last = text.words.back().size() == 1 ? unit_of(text.words.back()) : nullptr;
+  const Unit* last = text.words.back().size() == 1 ? unit_of(text.words.back()[0]) : nullptr;
   if (!last) return;
   std::string sum;
   for (size_t i = 0; i < text.words.size(); ++i) {
-    const Unit* unit = text.words[i].size() == 1 ? unit_of(text.words[i]) : nullptr;
+    const Unit* unit = text.words[i].size() == 1 ? unit_of(text.words[i][0]) : nullptr;
     std::string term = text.terms[i];
     if (i > 0 && term.starts_with(',')) term = trimmed(term.substr(1));
     if (!unit || unit->kind != last->kind || !parse_expression(term)) return;
@@ -246,11 +257,18 @@ class Reader {
                                [&](const char* name) { return term.find(name) != std::string::npos; });
   }
   void add_word(const std::string& word) {
-    if (!trimmed(term()).empty() || out_.words.empty()) {
+    std::string before = trimmed(term());
+    if (!out_.words.empty() && is_one_of(before, {"\\cdot", "\\times", "*", "-"})) before = term() = "";  // newton-meters
+    const bool is_per = before.size() > 1 && before.ends_with('/');                                    // 5/hour
+    if (is_per) term().erase(term().rfind('/'));
+    if (!before.empty() || out_.words.empty()) {
       out_.words.emplace_back();
       out_.terms.emplace_back();
     }
-    out_.words.back().push_back(word);
+    Words& words = out_.words.back();
+    if (is_per) words.emplace_back("per");
+    if (is_one_of(word, {"mph", "kph", "kmh", "kmph"})) words.insert(words.end(), {word == "mph" ? "mile" : "km", "per", "hour"});
+    else words.push_back(word);
   }
   void take_word(size_t end) {
     std::string word = text_.substr(at_, end - at_);
@@ -266,20 +284,23 @@ class Reader {
     at_ = end;
     take_power();
   }
-  // Behind a unit: ^2, ^{3}; and `/` before the next one.
+  size_t blanks_end(size_t at) const { return std::min(text_.find_first_not_of(' ', at), text_.size()); }
+  // Behind a unit: ^2, ^{-3}; and `/` before the next one.
   void take_power() {
-    const std::string_view rest = std::string_view(text_).substr(at_);
-    const size_t begin = std::min(rest.find_first_not_of(' '), rest.size());
-    for (const std::string_view power : {"^2", "^3", "^{2}", "^{3}"}) {
-      if (!rest.substr(begin).starts_with(power)) continue;
-      out_.words.back().push_back(power.find('2') == std::string_view::npos ? "^3" : "^2");
-      at_ += begin + power.size();
-      return;
+    size_t at = blanks_end(at_);
+    const bool has_power = at < text_.size() && text_[at] == '^';
+    const bool is_braced = has_power && text_.compare(at + 1, 1, "{") == 0;
+    const size_t begin = at + has_power + is_braced, digit = begin + (has_power && text_.compare(begin, 1, "-") == 0);
+    const size_t end = digit + 1 + is_braced;
+    if (has_power && end <= text_.size() && is_digit(text_[digit]) && (!is_braced || text_[digit + 1] == '}')) {
+      out_.words.back().push_back("^" + text_.substr(begin, digit + 1 - begin));
+      at_ = end;
+      at = blanks_end(at_);
     }
-    const size_t next = rest.find_first_not_of(' ', 1);
-    if (rest.starts_with('/') && next != std::string_view::npos && (rest[next] == kWord || is_letter(rest[next]))) {
+    const size_t next = blanks_end(at + 1);
+    if (at < text_.size() && text_[at] == '/' && next < text_.size() && (text_[next] == kWord || is_letter(text_[next]))) {
       out_.words.back().push_back("per");
-      ++at_;
+      at_ = at + 1;
     }
   }
   void finish() {
@@ -289,7 +310,9 @@ class Reader {
     }
     if (is_money_) {
       if (out_.words.empty() || !out_.terms.back().empty()) out_.words.emplace_back(), out_.terms.emplace_back();
-      out_.words.back().push_back("dollar");
+      Words& words = out_.words.back();
+      const auto divides = [](const std::string& word) { return is_one_of(word, {"per", "a", "an", "each", "every"}); };
+      words.insert(std::ranges::find_if(words, divides), "dollar");
     }
     for (const auto& [sign, name] : {std::pair{kDegree, "degree"}, {'%', "percent"}}) {
       const size_t last = out_.terms.back().empty() && out_.terms.size() > 1 ? out_.terms.size() - 2 : out_.terms.size() - 1;
@@ -327,31 +350,54 @@ Words meant(const Words& words) {
   return out;
 }
 
-int power_of(const Words& words) {
-  return std::ranges::find(words, "^2") != words.end() ? 2 : std::ranges::find(words, "^3") != words.end() ? 3 : 1;
+// Units as a whole, such as km/h^2: the power of each kind, and what a value is multiplied by; and the words beside them.
+struct Measure {
+  std::map<std::string, int> kinds;  // of units, and what else stands behind `per`
+  std::string factor = "1";
+  int power = 0;                     // of no unit: 5 square tiles
+  Words rest;                        // in the order of letters
+};
+
+Measure measure_of(const Words& words) {
+  Measure out;
+  int sign = 1, next_power = 1;  // of square meters
+  for (size_t i = 0; i < words.size(); ++i) {
+    const auto exponent = [](const std::string& word) { return word == "square" ? 2 : word == "cubic" ? 3 : std::stoi(word.substr(1)); };
+    const Unit* unit = unit_of(words[i]);
+    if (words[i] == "per") {
+      sign = -1;
+    } else if (is_power(words[i])) {
+      const bool has_unit = words[i][0] != '^' && i + 1 < words.size() && unit_of(words[i + 1]);
+      (has_unit ? next_power : out.power) = exponent(words[i]);
+    } else if (unit || (i > 0 && words[i - 1] == "per")) {
+      const std::string& name = words[i];
+      const bool has_power = i + 1 < words.size() && is_power(words[i + 1]) && (words[i + 1][0] == '^' || i + 2 == words.size());
+      const int power = sign * next_power * (has_power ? exponent(words[++i]) : 1);
+      out.kinds[unit ? std::string(1, unit->kind) : name] += power;
+      if (unit) out.factor += "*(" + std::string(unit->factor) + ")^(" + std::to_string(power) + ")";
+      next_power = 1;
+    } else {
+      out.rest.push_back(words[i]);
+    }
+  }
+  std::ranges::sort(out.rest);
+  return out;
 }
 
-std::string to_the(const char* factor, int power) { return "(" + std::string(factor) + ")^" + std::to_string(power); }
-
-// Behind the last term: one may leave its words out, or some of them.
+// Behind the last term: one may leave its words out, or some of those beside its unit.
 bool same_units(const Words& a, const Words& b, WordMatch& match) {
   if (meant(a) != meant(b)) return false;
   if (a.empty() || b.empty()) return true;
-  if (power_of(a) != power_of(b)) return false;
-  const Unit *unit_a = unit_of(a), *unit_b = unit_of(b);
-  if (unit_a && unit_b) {
-    if (unit_a->kind != unit_b->kind) return false;
-    if (unit_a != unit_b) match.factor_a = to_the(unit_a->factor, power_of(a)), match.factor_b = to_the(unit_b->factor, power_of(b));
-  }
-  const auto rest = [](const Words& words, bool without_units) {
-    Words out;
-    for (const std::string& word : words)
-      if (!word.starts_with('^') && !(without_units && units().contains(word))) out.push_back(word);
-    std::ranges::sort(out);
-    return out;
+  const Measure x = measure_of(a), y = measure_of(b);
+  const auto is_whole = [](const Words& words, const Measure& of) {
+    return of.kinds.size() > 1 || std::ranges::find(words, "per") != words.end();
   };
-  const Words rest_a = rest(a, unit_a && unit_b), rest_b = rest(b, unit_a && unit_b);
-  return std::ranges::includes(rest_a, rest_b) || std::ranges::includes(rest_b, rest_a);
+  const bool may_lack = !is_whole(a, x) && !is_whole(b, y);  // 5 tall is 5 feet tall
+  const bool lacks_x = may_lack && x.kinds.empty(), lacks_y = may_lack && y.kinds.empty();
+  if (x.power != y.power || (x.kinds != y.kinds && !lacks_x && !lacks_y)) return false;
+  if (x.kinds == y.kinds && x.factor != y.factor) match.factor_a = x.factor, match.factor_b = y.factor;
+  return ((lacks_y || !lacks_x) && std::ranges::includes(x.rest, y.rest)) ||
+         ((lacks_x || !lacks_y) && std::ranges::includes(y.rest, x.rest));
 }
 
 }  // namespace
@@ -375,7 +421,7 @@ bool is_quantity(const Worded& text) {
 bool has_known_units(const Worded& text) {
   return std::ranges::all_of(text.words, [](const Words& words) {
     return std::ranges::all_of(words, [](const std::string& word) {
-      return units().contains(word) || word.starts_with('^') || is_one_of(word, {"per", "percent", "degree"});
+      return units().contains(word) || is_power(word) || is_one_of(word, {"per", "percent", "degree"});
     });
   });
 }

@@ -23,8 +23,8 @@ bool has_condition(const Worded& text);
 bool is_quantity(const Worded& text);
 bool has_known_units(const Worded& text);
 
-/// Whether the words of the two mean the same, with terms that agree pairwise. Units may be left out; where both have some they
-/// agree. factor_a and factor_b: by which the only terms must be multiplied, where the units are of one kind, such as cm and m.
+/// Whether the words of the two mean the same, with terms that agree pairwise. Units may be left out, as a whole; where both have
+/// some they agree. factor_a and factor_b: by which the only terms must be multiplied, where the units are of one kind, such as cm and m.
 struct WordMatch {
   bool same = false;
   std::string factor_a = "1", factor_b = "1";
