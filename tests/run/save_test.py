@@ -225,7 +225,6 @@ def check_numbers(program, scratch, options):
     spans = [tracks[event["tid"]] for event in trace if event.get("name") == "checkpoint"]
     assert spans.count("checkpoint") == written and spans.count("rank 0") == 2, spans
     if rf.DEVICE:
-        assert any(line.get("memory/host_checkpoint_bytes") for line in lines), "copies"
         out = trial.done("tight", *RANKS, "--set", "memory.host_mib=1")
         told = out.stderr.count("the run waits while its checkpoints are written")
         assert told == 1 and "memory.host_mib" in out.stderr, out.stderr[-3000:]
