@@ -226,7 +226,8 @@ def come_and_go(program, root):
 def trainer_dies(program, root):
     """The run is killed at random moments; its workers wait for it, and the history has no gap and no double."""
     folder, rng = f"{root}/killed", random.Random(5)
-    start = start_of(folder, {"run.steps": 16, "checkpoint.every_steps": 1, "workers.listen": "127.0.0.1:0"},
+    steps = 60  # more than it makes between the deaths: a worker that comes after the last step waits for the next run
+    start = start_of(folder, {"run.steps": steps, "run.samples_steps": 0, "checkpoint.every_steps": 1, "workers.listen": "127.0.0.1:0"},
                      ["--staleness", "1", "--no-eval"])
     worker = None
     for number in range(5):
@@ -239,7 +240,7 @@ def trainer_dies(program, root):
         rf.end(process)
     program.done([*start, "--resume"])
     assert worker.wait(30) == 0, "the worker did not outlive the run's deaths"
-    rf.check_whole(folder, 16)
+    rf.check_whole(folder, steps)
     check_bound(folder, 1)
     rf.check_journal(folder)
     rf.said("the run dies five times, and its worker goes on with it")
