@@ -107,7 +107,7 @@ def kills_free(place):
     place.done(arguments + (["--resume"] if folder.exists() else []))
     rf.check_whole(folder, STEPS)
     for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
-        oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
+        oldest = min(rf.token_versions(versions))
         assert trained - oldest <= staleness, f"group {group} lags {trained - oldest}"
 
 
@@ -169,7 +169,7 @@ def kills_workers(place):
     rf.check_whole(folder, STEPS)
     rf.check_journal(folder)
     for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
-        oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
+        oldest = min(rf.token_versions(versions))
         assert trained - oldest <= staleness, f"group {group} lags {trained - oldest}"
 
 
