@@ -449,7 +449,7 @@ void update(StepData& step, const Roles& roles) {
   step.report.skipped = true;  // so that nothing is measured where no update was made
   if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
   if (stopped_at) step.report.kl_old = *stopped_at;
-  for (size_t i = 0; i < logprobs.size(); ++i)  // of rows whose update was not made
+  for (size_t i = 0; i < logprobs.size() && (stopped_at || !step.ends.empty()); ++i)  // of rows whose update was not made
     if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
   if (beyond.tokens() > 0) step.report.gap_tokens = beyond.tokens(), step.report.gap = beyond.report();
   step.report.logprobs = std::move(logprobs);
