@@ -78,6 +78,9 @@ def huge_scores(root):
         losses = [[m["actor/grad_norm"] for m in steps] for steps in (plain, huge)]
         far = max(abs(a - b) / max(a, 1e-9) for a, b in zip(*losses))
         checks.check(min(losses[0]) > 0 and far < 1e-3, f"{name}: gradients of scores up to 2 and up to 2e200: {losses}")
+    largest = run(root, "largest", reward(root, "largest", "return [8e307 * (len(set(c)) % 3) for c in completions]"))
+    means = [[m.get(k, math.nan) for k in ("reward/mean", "reward/python/score", "reward/std")] for m in largest]
+    checks.check(all(0 < x < 1.7e308 for line in means for x in line), f"scores whose sums overflow: {means}")
     settings = {**FREE, **reward(root, "by1e200", body.replace("FACTOR", "1e200")), "algo.name": "dr_grpo"}
     program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/dr", "--no-eval", *rf.sets(settings)], 2,
                     "reward", "advantage", "float32", "reward.scale")

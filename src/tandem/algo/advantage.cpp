@@ -17,9 +17,6 @@ namespace {
 constexpr double kWhitenEps = 1e-8;  // verl's, in the count of the tokens as in the variance
 constexpr double kHuge = 1e100;
 
-// What numbers up to `largest` are multiplied with before they are squared: a power of two, so that no bit is lost.
-double shrink(double largest) { return largest > kHuge ? std::ldexp(1.0, -std::ilogb(largest)) : 1; }
-
 // The responses to one prompt.
 struct Group {
   std::vector<double> scores;
@@ -43,7 +40,7 @@ struct Group {
     return std::sqrt(squares / (size() - 1)) / factor;
   }
   double shrinks() const {
-    return shrink(std::abs(*std::ranges::max_element(scores, {}, [](double score) { return std::abs(score); })));
+    return overflow_scale(std::abs(*std::ranges::max_element(scores, {}, [](double score) { return std::abs(score); })));
   }
 };
 
@@ -197,6 +194,8 @@ TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, 
   return out;
 }
 
+double overflow_scale(double largest) { return largest > kHuge ? std::ldexp(1.0, -std::ilogb(largest)) : 1; }
+
 double whiten(std::span<const WhitenedTokens> batch, double least) {
   const auto each = [&](const auto& visit) {
     for (const WhitenedTokens& one : batch)
@@ -207,7 +206,7 @@ double whiten(std::span<const WhitenedTokens> batch, double least) {
   each([&](double value) { count += 1, largest = std::max(largest, std::abs(value)); });
   if (count == 0) return 0;
   // verl's form: the count has an epsilon, and the unbiased factor comes last.
-  const double factor = shrink(largest);
+  const double factor = overflow_scale(largest);
   double sum = 0, squares = 0;
   each([&](double value) { sum += value * factor; });
   const double mean = sum / (count + kWhitenEps);

@@ -51,6 +51,10 @@ struct WhitenedTokens {
   std::span<const uint8_t> trainable_T;  ///< 0: it does not count, and stays; empty: all count
 };
 
+/// What numbers up to `largest` in size are multiplied with before they are summed or squared, so that neither overflows: a power of two,
+/// so that no bit is lost; 1 where none could.
+double overflow_scale(double largest);
+
 /// Gives the trainable tokens of a batch mean 0 and variance 1; an algorithm that `whitens` does so. Gives their deviation before. A batch
 /// whose deviation is below `least` is divided by that instead: what hardly differs teaches hardly anything.
 double whiten(std::span<const WhitenedTokens> batch, double least);

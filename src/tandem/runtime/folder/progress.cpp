@@ -17,9 +17,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kLiveMoment{100};  // between two drawings
 
-std::string number(const char* format, double x) {
+// `format` has one %f; what is too long to read is shown with an exponent.
+std::string number(std::string format, double x) {
+  if (std::abs(x) >= 1e12) format[format.find('f', format.find('%'))] = 'e';
   char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, x);
+  std::snprintf(buffer, sizeof buffer, format.c_str(), x);
   return buffer;
 }
 

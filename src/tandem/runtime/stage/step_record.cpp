@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "tandem/algo/advantage.h"
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
@@ -24,11 +25,16 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const
   double greedy = 0, num_greedy = 0, n = 0;
   std::map<std::string, double> parts;
   if (options.on_error == "zero") parts[reward::kFailedPart] = 0;
+  double largest = 0;
+  for (const data::Group& group : batch.groups)
+    for (const data::Sample& s : group.samples)
+      for (const auto& [name, score] : s.parts) largest = std::max(largest, std::abs(score));
+  const double factor = algo::overflow_scale(largest);
   int64_t flat = 0;
   for (const data::Group& group : batch.groups) {
     for (const data::Sample& s : group.samples) {
       n += 1;
-      for (const auto& [name, score] : s.parts) parts[name] += score;
+      for (const auto& [name, score] : s.parts) parts[name] += score * factor;
     }
     if (group.greedy) greedy += group.greedy->score, num_greedy += 1;
     flat += data::compares_alike(group, shaping);
@@ -37,7 +43,7 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const
   recorder.set("reward/mean", scores.mean);
   recorder.set("reward/std", scores.deviation);
   if (num_greedy > 0) recorder.set("reward/greedy_mean", greedy / num_greedy);
-  for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
+  for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n / factor);
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
 
@@ -168,7 +174,7 @@ BatchScores scores_of(const data::Batch& batch) {
   for (const data::Group& group : batch.groups)
     for (const data::Sample& s : group.samples) all.push_back(s.score), largest = std::max(largest, std::abs(s.score));
   const auto n = static_cast<double>(all.size());
-  const double factor = largest > 1e100 ? 1 / largest : 1;  // no sum or square overflows
+  const double factor = algo::overflow_scale(largest);
   double sum = 0, squares = 0;
   for (const double score : all) sum += score * factor;
   for (const double score : all) squares += (score * factor - sum / n) * (score * factor - sum / n);
