@@ -117,6 +117,11 @@ return [(1.0 if calls < 8 else 0.01) * (len(set(c)) % 2) for c in completions]""
 
 def a_score_that_falls(root):
     """Says so once, and not again after a resume; a score that only wavers says nothing."""
+    for name, told in (({"algo.name": "reinforce_pp"}, True), ({"algo.name": "reinforce_pp", "algo.kl_coef": 0.1}, False),
+                       ({"algo.name": "reinforce_pp_baseline"}, False)):
+        folder = "-".join(map(str, name.values()))
+        run(root, folder, name, steps=1)
+        checks.check(("scores may fall" in log_of(root, folder)) == told, f"{name}: the start warns of it: {told}")
     body = f"""path = {str(pathlib.Path(root, 'fall-calls'))!r}
 calls = os.path.getsize(path) if os.path.exists(path) else 0
 open(path, 'a').write('.')

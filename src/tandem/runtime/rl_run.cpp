@@ -310,6 +310,10 @@ void RlRun::announce() const {
   for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})
     if (algo::names_function(name) && !std::ranges::count(request_.hooks.functions, what, &HostFunction::option))
       log::info("the ", what, " is the function ", name, ", whatever algo.name says");
+  if (config_.algo.advantage == "reinforce_pp" && config_.algo.kl_coef == 0)
+    log::warning("algo.advantage reinforce_pp compares answers with the whole batch, and nothing pulls to the start: scores may fall once ",
+                 "they have risen (algo.kl_coef=0.1 with algo.kl_estimator=k2, as its source has one, or algo.name=reinforce_pp_baseline; ",
+                 "docs/algorithms.md)");
   for (const auto& [option, name, file] : request_.hooks.functions) log::info("the ", option, " is the function `", name, "`");
   const config::MemoryOptions& m = config_.memory;
   const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };
