@@ -68,7 +68,8 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
   return valid == found.rend() ? found.front() : *valid;
 }
 
-std::optional<std::string> last_number(std::string_view text) {
+std::optional<std::string> last_number(std::string_view written) {
+  const std::string text = replaced(std::string(written), "\xE2\x88\x92", "-");
   // Digits of 0x10 and of 1_000 are no numerals of their own.
   static const Regex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d))"
                              R"((?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)",
@@ -178,9 +179,9 @@ DapoResult dapo_minerva(std::string_view response, std::string_view gold, const 
   static const Regex kAnswer(R"((?i)Answer\s*+:\s*([^\n]+))", "dapo rule", kTrusted);
   const std::vector<std::string> found = pattern.empty() ? find_all(kAnswer, response) : find_all(Regex(pattern, "dapo rule"), response);
   const std::string answer = dapo_normal(found.empty() ? "[INVALID]" : found.back(), style.drop_markers);
-  std::string right = dapo_normal(std::string(gold), style.drop_markers);
-  if (style.integer_gold) right = integer_text(right);
-  return {answer == right, answer};
+  const std::string right = dapo_normal(std::string(gold), style.drop_markers);
+  if (!style.integer_gold) return {answer == right, answer};
+  return {integer_text(answer) == integer_text(right), answer};
 }
 
 DapoResult dapo_grade(std::string_view response, std::string_view gold, const DapoStyle& style) {
@@ -195,7 +196,8 @@ DapoResult dapo_grade(std::string_view response, std::string_view gold, const Da
 namespace {
 
 // A letter as a word of its own, with what it may stand in: brackets, stars, quotes, dollars, \text{, \boxed{.
-constexpr const char* kLetter = R"((?:[\s*_"'`(\[{$]|\\(?:text|textbf|mathrm|mathbf|boxed|bf)\b)*+([A-Za-z])(?![\w'\x{2019}]))";
+constexpr const char* kLetter = R"((?:[\s*_"'`(\[{$\x{2018}\x{201C}]|\\(?:text|textbf|mathrm|mathbf|boxed|bf)\b)*+)"
+                                R"(([A-Za-z])(?!_*[\p{L}\p{N}]|['\x{2019}]\w))";
 
 struct NamedLetter {
   char letter;
@@ -233,9 +235,10 @@ bool begins_phrase(std::string_view text, const NamedLetter& named) {
 
 // No choice: a letter that begins a phrase, or is ruled out.
 bool is_no_choice(std::string_view text, const NamedLetter& named) {
-  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)\b)", "choice rule",
-                               kTrusted),
-      kNot(R"((?i)(?:\bnot|n't|\bnever)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
+  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)|)"
+                               R"((?:is|was|does|would|could)n't|(?:does|would|could)\s+not|fails|failed|cannot|can't)\b)",
+                               "choice rule", kTrusted),
+      kNot(R"((?i)(?:\bnot|n't|\bnever|\bneither|\bnor)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
       kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))", "choice rule", kTrusted);
   const std::string_view behind = just_behind(text, named.end), before = just_before(text, named.begin);
   const bool is_small = std::islower(static_cast<unsigned char>(text[named.begin]));
@@ -290,16 +293,21 @@ std::optional<char> choice_letter(std::string_view response, std::string_view le
   static const std::string kLetterText = kLetter;
   static const Regex kAnnounced(R"((?i)(?:(?:answer|option|choice|response)\s*+(?:(?:is|was|:|=|(?:should|must|would)\s+be)\s*+)++)"
                                 R"(|\banswer\b)"
+                                R"(|\b(?:wait|actually|no)\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*[.!]|[(*_]*[A-Z][)*_]*\s*$))"
+                                R"(|\bno\s+wait\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*(?:[.!]|$)))"
                                 R"(|\bit\s+(?:is|must\s+be|should\s+be)\b|\bit's\b|\b(?:choose|pick|select|choosing)\b))" +
                                     std::string(R"((?:\s*+(?:option|choice|letter|answer|indeed|clearly|:))*+)") + kLetterText,
                                 "choice rule", kTrusted),
-      kConfirmed(R"((?<![\w'])([A-Z])[)\]*_}$"']*+\s*+is\s++(?:the\s++)?(?:correct|right|best|answer)\b)", "choice rule", kTrusted),
+      kConfirmed(R"((?<![\w'])([A-Z])[)\]*_}$"']*+\s*+(?:is|must\s++be|has\s++to\s++be)\s++(?:the\s++)?)"
+                 R"((?:correct|right|best|answer)\b)", "choice rule", kTrusted),
       kOption(R"((?i)\b(?:option|choice)\b)" + kLetterText, "choice rule", kTrusted),
       kBoxed(R"(\\boxed\s*\{)" + kLetterText, "choice rule", kTrusted),
       kFirst(R"(^[\s*_"'(\[]*+([A-Z])(?=[)\].:,*_]|\s*$))", "choice rule", kTrusted),
       kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))", "choice rule", kTrusted), kMarked(R"((?<!\w)([A-Z])\))", "choice rule", kTrusted),
       kListed(R"((?<![\w'])([A-Z])(?=[*_]*[).:\]]))", "choice rule", kTrusted);
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
+  static const Regex kOnly(R"(^[\s*_"'`(\[]*+([A-Za-z])[\s*_"'`)\].:!]*+$)", "choice rule", kTrusted);
+  if (const auto only = letters_by(kOnly, response, letters); !only.empty()) return only.front().letter;  // `b)`
   const auto named_by = [&](const Regex& pattern) {
     std::vector<NamedLetter> found = letters_by(pattern, response, letters);
     std::erase_if(found, [&](const NamedLetter& named) { return is_no_choice(response, named); });
@@ -353,7 +361,8 @@ ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& 
   const std::string text = trimmed(gold);
   if (text.size() == 1 && std::isalpha(static_cast<unsigned char>(text[0]))) {
     const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-    if (letter <= 'J') return {letter, ""};
+    const auto at = static_cast<size_t>(letter - 'A');
+    if (letter <= 'J') return {letter, at < choices.size() ? choices[at] : ""};
   }
   for (size_t i = 0; i < choices.size(); ++i)
     if (choice_normal(choices[i]) == choice_normal(text)) return {static_cast<char>('A' + i), text};
@@ -372,7 +381,23 @@ std::string_view letters_of(const std::vector<std::string>& choices) {
 
 double choice_score(std::string_view response, const ChoiceGold& gold, const std::vector<std::string>& choices) {
   if (const auto letter = choice_letter(response, letters_of(choices))) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
-  const std::string wanted = choice_normal(gold.text), said = " " + choice_normal(response) + " ";
+  // Of a text that names a choice: its box, or what it announces; else all of it.
+  static const Regex kSaid(R"((?i)\banswer\s*+(?:is|:)\s*+([^.\n]*+))", "choice rule", kTrusted);
+  if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
+  std::string part;
+  for (Regex::Scan scan(kSaid, response); scan.next();) part = scan.text(1);
+  if (const auto box = dapo_last_boxed(response)) part = *box;
+  for (const char* other : {", not ", ", rather than ", " rather than ", " instead of "})
+    if (const size_t at = part.find(other); at != std::string::npos) part.resize(at);
+  const auto names_one = [&](const std::string& text) {
+    const std::string spaced = " " + choice_normal(text) + " ";
+    return std::ranges::any_of(choices, [&](const std::string& choice) {
+      const std::string normal = choice_normal(choice);
+      return !normal.empty() && spaced.find(" " + normal + " ") != std::string::npos;
+    });
+  };
+  const std::string wanted = choice_normal(gold.text),
+                    said = " " + choice_normal(names_one(part) ? std::string_view(part) : response) + " ";
   const auto holds = [&said](const std::string& text) { return !text.empty() && said.find(" " + text + " ") != std::string::npos; };
   const bool holds_another = std::ranges::any_of(choices, [&](const std::string& choice) {
     const std::string other = choice_normal(choice);

@@ -198,6 +198,24 @@ TEST(FinalAnswer, OfSeveralBoxesTheLastIsTheAnswerWhateverFollows) {
   EXPECT_EQ(found("The answer is 3. \\boxed{\\frac{1}{2}"), "nothing") << "cut within its answer";
 }
 
+TEST(FinalAnswer, SignsAndNamesOfBoxesCountAndThoughtsDoNot) {
+  const auto found = [](const std::string& text) { return final_answer(text).value_or("nothing"); };
+  EXPECT_EQ(found("x = -\\boxed{5}"), "-5");
+  EXPECT_EQ(found("$-\\boxed{3+2}$"), "-(3+2)");
+  EXPECT_EQ(found("7-\\boxed{5}"), "5") << "a difference";
+  EXPECT_EQ(found("- \\boxed{5}"), "5") << "a point of a list";
+  EXPECT_EQ(found("x=\\boxed{1}, y=\\boxed{2}"), "1, 2");
+  EXPECT_EQ(found("$a = \\boxed{3}$ and $b_1 = \\boxed{5}$"), "3, 5");
+  EXPECT_EQ(found("a = \\boxed{3}, so b = \\boxed{5}"), "5");
+  EXPECT_EQ(found("<think>\\boxed{5}</think> The answer is 6."), "6");
+  EXPECT_EQ(found("<think>It could be \\boxed{6}</think>The answer is 5."), "5");
+  EXPECT_EQ(found("<think>\\boxed{6}</think>\n**5**"), "**5**");
+  EXPECT_EQ(found("<think>\\boxed{5}</think> I used 3 steps."), "5") << "behind the thoughts there is no answer";
+  EXPECT_EQ(found("<think>so it is \\boxed{5}</think>"), "5");
+  EXPECT_EQ(found("The answer is 5, not 6."), "5");
+  EXPECT_EQ(found("The answer is 5 rather than 6 or 7."), "5");
+}
+
 TEST(FinalAnswer, TheLastBoxWinsOverEverything) {
   EXPECT_EQ(final_answer("first \\boxed{1}, then \\boxed{\\frac{1}{2}} is 7"), "\\frac{1}{2}");
   EXPECT_EQ(final_answer("So the answer is 42.\n"), "42");

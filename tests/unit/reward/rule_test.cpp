@@ -318,7 +318,9 @@ TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
       "After weighing A and C, B", "The answer is B, and C is wrong.", "The answer is B and C fails.", "Answer: B, A man would say",
       "A) is out, B) is right", "B. The list was A) red B) blue C) green D) black.",
       "A) red\nB) blue\nC) green\nD) black\nThe answer is B",
-      "A) red, B) blue, C) green, D) black. I go for B", "Unlike A, B is correct", "Not A, and B is right"})
+      "A) red, B) blue, C) green, D) black. I go for B", "Unlike A, B is correct", "Not A, and B is right", "b", "(b)", "b)",
+      "Neither A nor C is right, so B.", "It is neither A nor C. B it is.", "The answer is 'B'.", "The answer is \u2018B\u2019.",
+      "The answer is _B_", "The answer is __B__", "The answer is A. No wait, B.", "B must be right since A, C and D fail"})
     EXPECT_EQ(letter(text), "B") << text;
   for (const char* text : {"A man walks into a bar.", "I do not know.", "I think that a man cannot know.", "Answer: B or C",
       "The answer is B and C.", "The answer is A, B", "The answer is a number.", "Answer: Bonn", "The answer is not B.",
@@ -328,6 +330,7 @@ TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
       "The answer is B or D as I said", "The answer is B and D as shown", "I choose B or C here", "\\boxed{B} or \\boxed{C} hold",
       "A) red B) blue C) green D) black", "A) red\nB) blue\nC) green\nD) black", "A. red\nB. blue\nC. green\nD. black",
       "(A) red (B) blue (C) green (D) black", "A: red, B: blue, C: green, D: black",
+      "neither A nor B", "A fails. C fails. D fails.", "B cannot hold",
       "Option A: red. Option B: blue. Option C: green. Option D: black", "The choices: A) vitamin C B) vitamin A C) iron D) vitamin B",
       "**A)** red **B)** blue **C)** green **D)** black"})
     EXPECT_EQ(letter(text), "none") << text;
@@ -339,6 +342,13 @@ TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
   EXPECT_EQ(choice_score("It is not in London but in Paris", {std::nullopt, "Paris"}, {"London", "Paris"}), 0) << "two texts are no choice";
   EXPECT_EQ(choice_score("Romeo knows", {'A', "Rome"}, {"Rome", "Bonn"}), 0) << "a text is words";
   EXPECT_EQ(choice_score("Definitely rome!", {'A', "Rome"}, {"Rome", "Bonn"}), 1);
+  const std::vector<std::string> cities = {"London", "Paris", "Rome", "Bonn"};
+  const ChoiceGold rome = choice_gold("C", cities);
+  for (const char* text : {"Rome", "\\boxed{Rome}", "The answer is Rome.", "The answer is Rome, not Paris.",
+      "Not Paris. \\boxed{\\text{Rome}}"})
+    EXPECT_EQ(choice_score(text, rome, cities), 1) << text;
+  for (const char* text : {"Paris", "The answer is Paris, not Rome.", "Rome or Paris", "Rome? \\boxed{Paris}", "the answer is unknown"})
+    EXPECT_EQ(choice_score(text, rome, cities), 0) << text;
   std::string long_text;
   for (int i = 0; i < 20000; ++i) long_text += "answer is ( A or ";
   EXPECT_EQ(letter(long_text), "A");
@@ -348,7 +358,7 @@ TEST(Dapo, AnIntegerGoldIsExactAndAnotherIsText) {
   const std::string digits = "123456789012345678901234567890123456789";
   const std::vector<std::pair<std::string, std::string>> right = {{"9007199254740993", "9007199254740993"}, {digits, digits}, {digits,
       digits + ".000"}, {"-" + digits, "-" + digits}, {"0.5", "0.5"}, {"7", "007"}, {"0", "-0"}, {"18", "+18"}, {"1000", "1e3"}, {"1234",
-      "1,234"}, {"0", "0.0"}};
+      "1,234"}, {"0", "0.0"}, {"007", "007"}, {"007", "7"}, {"+18", "18"}, {"18.0", "18.0"}, {"-0", "0"}, {"34.", "34"}};
   const std::vector<std::pair<std::string, std::string>> wrong = {{"0", "0.5"}, {"9007199254740992", "9007199254740993"}, {digits,
       digits + "0"}, {"1", "1.5"}, {"-1", "-1.5"}, {"9223372036854775807", "9223372036854775808"}, {"3", "10/3"}, {"0", "0.999"}};
   for (const char* rule : {"dapo_slime", "dapo(integer_gold=true)"}) {

@@ -34,6 +34,22 @@ bool joins_boxes(std::string text) {
   return words.size() <= 5 && (words.back() == "and" || words.back() == "or");
 }
 
+// `, y = ` between two boxes: a list of the values of both.
+bool names_the_next(std::string text) {
+  for (const char* gone : {"\\text", "\\quad", "\\qquad", "\\mbox", "\\ ", "$"}) text = replaced(text, gone, " ");
+  static const text::Regex kName(R"(^[\s,;{}]*(?:and[\s{}]*)?\\?[A-Za-z](?:_\{?\w\}?)?\s*=\s*$)", "math rule",
+                                 text::Regex::Effort::kTrusted);
+  return kName.found_in(text);
+}
+
+// A minus of the box, as in `x = -\boxed{5}`; not that of a difference, nor of a list of points.
+bool has_minus(std::string_view text, size_t box) {
+  if (box == 0 || text[box - 1] != '-') return false;
+  const std::string_view before = text.substr(0, box - 1);
+  const size_t last = before.find_last_not_of(" ");
+  return last == std::string_view::npos || std::string_view("\n=$([:,").find(before[last]) != std::string_view::npos;
+}
+
 // The end of the sentence or line that begins at `begin`; a full stop within a leading formula ends nothing.
 size_t sentence_end(std::string_view text, size_t begin) {
   size_t at = begin + 1;
@@ -85,6 +101,8 @@ std::string core_of(const std::string& announced) {
 std::string announced_at(std::string_view response, size_t begin) {
   std::string answer = trimmed(response.substr(begin, sentence_end(response, begin) - begin));
   if (answer.ends_with("**")) answer = trimmed(std::string_view(answer).substr(0, answer.size() - 2));
+  for (const char* other : {", not ", ", rather than ", " rather than ", " instead of "})
+    if (const size_t at = answer.find(other); at != std::string::npos && at > 0) answer.resize(at);
   return answer;
 }
 
@@ -133,11 +151,16 @@ std::optional<std::string> boxed_answers(std::string_view text) {
   std::string list;
   std::vector<std::string> read;  // of the list, each once
   size_t next = std::string_view::npos;
+  const auto is_joint = [](const std::string& between) { return joins_boxes(between) || names_the_next(between); };
   for (size_t begin = text.rfind(command), num = 0; begin != std::string_view::npos && num < kMostBoxes; ++num) {
-    const auto box = box_at(text, begin + command.size());
+    auto box = box_at(text, begin + command.size());
+    if (box && !box->inner.empty() && has_minus(text, begin)) {
+      const bool is_sum = box->inner.find_first_of("+-", 1) != std::string::npos;
+      box->inner = is_sum ? "-(" + box->inner + ")" : "-" + box->inner;
+    }
     if (!box && next == std::string_view::npos) return "";  // the response ends in its box
     const bool joins = box && (next == std::string_view::npos ||
-                               (box->end <= next && next - box->end <= kLongestJoint && joins_boxes(std::string(text.substr(box->end,
+                               (box->end <= next && next - box->end <= kLongestJoint && is_joint(std::string(text.substr(box->end,
                                    next - box->end)))));
     if (!joins) break;
     if (const std::string same = normal(box->inner); !box->inner.empty() && std::ranges::find(read, same) == read.end()) {
@@ -153,6 +176,16 @@ std::optional<std::string> boxed_answers(std::string_view text) {
 std::optional<std::string> final_answer(std::string_view response) {
   std::string repaired;
   if (!text::is_utf8(response)) response = repaired = text::repair_utf8(response);
+  // What is behind the thoughts counts, where it says an answer.
+  if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) {
+    const std::string_view rest = response.substr(thought + 8);
+    const std::string whole = trimmed(rest);
+    const bool has_box = rest.find("\\boxed") != std::string_view::npos || rest.find("\\fbox") != std::string_view::npos;
+    const bool is_answer = whole.size() <= kLongestBareAnswer && !whole.empty() && is_mathematical(whole);
+    if (has_box || is_answer || rest.find("<answer>") != std::string_view::npos || !last_announced(rest).empty() ||
+        !last_formula(rest).empty())
+      response = rest;
+  }
   if (auto boxed = boxed_answers(response)) return boxed->empty() ? std::nullopt : boxed;
   if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
       open != std::string_view::npos && close != std::string_view::npos && open < close)

@@ -69,27 +69,58 @@ std::vector<std::string> with_both_signs(const std::vector<std::string>& parts) 
   return out;
 }
 
-bool same_matrix(const std::string& a, const std::string& b, int nesting) {
-  auto cells = [](const std::string& text) {
-    std::vector<std::vector<std::string>> rows;
-    const size_t begin = text.find('}') + 1, end = text.rfind("\\end");
-    for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), kRowBreak))
-      if (!row.empty()) rows.push_back(split_outside_brackets(row, "&"));
-    return rows;
-  };
-  const auto rows_a = cells(a), rows_b = cells(b);
-  if (rows_a.size() != rows_b.size()) return false;
-  for (size_t i = 0; i < rows_a.size(); ++i)
-    if (!same_in_order(rows_a[i], rows_b[i], nesting)) return false;
-  return true;
+// The number before a table, as in \frac12\begin{pmatrix}; nullopt where something else is there.
+std::optional<std::string> factor_of_table(const std::string& text) {
+  std::string factor = trimmed(text.substr(0, text.find("\\begin{")));
+  for (const char* sign : {"\\cdot", "\\times", "*"})
+    if (factor.ends_with(sign)) factor = trimmed(factor.substr(0, factor.size() - std::string_view(sign).size()));
+  if (factor == "-") return "-1";
+  const ExprPtr value = factor.empty() ? nullptr : parse_expression(factor);
+  return factor.empty() || value ? std::optional(factor) : std::nullopt;
 }
 
 // The kind of a table: a determinant is no matrix. "" for what is none.
 std::string kind_of_table(const std::string& text) {
-  if (!text.starts_with("\\begin{") || text.rfind("\\end") == std::string::npos) return "";
-  const std::string name = text.substr(7, text.find('}') - 7);
-  if (name.ends_with("matrix")) return name.starts_with('v') || name.starts_with('V') ? name : "matrix";
+  const size_t begin = text.find("\\begin{");
+  if (begin == std::string::npos || text.rfind("\\end") == std::string::npos || text.find('}', text.rfind("\\end")) + 1 != text.size())
+    return "";
+  const std::string name = text.substr(begin + 7, text.find('}', begin) - begin - 7);
+  const bool is_matrix = name.ends_with("matrix") && !name.starts_with('v') && !name.starts_with('V');
+  const bool is_one = text.find("\\begin{", begin + 1) == std::string::npos;
+  if (begin > 0 && (!is_matrix || !is_one || !factor_of_table(text))) return "";
+  if (name.ends_with("matrix")) return is_matrix ? "matrix" : name;
   return name == "cases" || name == "array" || name.starts_with("align") ? name : "";
+}
+
+// Of a table; of [[1,2],[3,4]]; of (1,2) as a column.
+std::vector<std::vector<std::string>> rows_of(const std::string& text) {
+  std::vector<std::vector<std::string>> rows;
+  if (kind_of_table(text).empty()) {
+    const Bracketed list = bracketed(text);
+    for (const std::string& member : list.open == 0 || list.open == '{' ? std::vector<std::string>() : members(list.inner)) {
+      const Bracketed row = bracketed(member);
+      if (row.open == '[' && list.open == '[') rows.push_back(members(row.inner));
+      else if (row.open == 0 && list.open == '(' && list.close == ')') rows.push_back({member});
+      else return {};
+    }
+    return rows;
+  }
+  const std::string factor = factor_of_table(text).value_or("");
+  const size_t begin = text.find('}', text.find("\\begin{")) + 1, end = text.rfind("\\end");
+  for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), kRowBreak))
+    if (!row.empty()) rows.push_back(split_outside_brackets(row, "&"));
+  for (auto& row : rows)
+    for (std::string& cell : row)
+      if (!factor.empty()) cell = "(" + factor + ")*(" + cell + ")";
+  return rows;
+}
+
+bool same_matrix(const std::string& a, const std::string& b, int nesting) {
+  const auto rows_a = rows_of(a), rows_b = rows_of(b);
+  if (rows_a.empty() || rows_a.size() != rows_b.size()) return false;
+  for (size_t i = 0; i < rows_a.size(); ++i)
+    if (!same_in_order(rows_a[i], rows_b[i], nesting)) return false;
+  return true;
 }
 
 // `a` and `b` hold no words. A percentage may be written as its number or its share.
@@ -132,9 +163,32 @@ std::string choice_letter(const std::string& text) {
   return std::string(1, static_cast<char>(std::toupper(static_cast<unsigned char>(text[1]))));
 }
 
-// `x \in A` as A, `\{x \mid x > 2\}` as x > 2, and `(x,y)=(1,2)` as x=1,y=2.
+// `|x - 1| < 2` as -2 < x - 1 < 2, solved for x; with > two intervals.
+std::string without_bars(const std::string& text) {
+  static const text::Regex kBars(R"(^\|\s*([A-Za-z])\s*(?:([-+])\s*([^|A-Za-z]+))?\|$)", "math rule", text::Regex::Effort::kTrusted);
+  const auto relation = text.starts_with('|') ? read_relation(text) : std::nullopt;
+  if (!relation || relation->signs.size() != 1 || relation->signs[0] == kUnequal) return text;
+  text::Regex::Scan scan(kBars, relation->terms[0]);
+  const ExprPtr bound = parse_expression(relation->terms[1]);
+  if (!scan.next() || !bound || has_variables(*bound)) return text;
+  const std::string shift = scan.text(3).empty() ? "" : (scan.text(2) == "-" ? "+(" : "-(") + scan.text(3) + ")";
+  const std::string low = "-(" + relation->terms[1] + ")" + shift, high = "(" + relation->terms[1] + ")" + shift;
+  const char sign = relation->signs[0];
+  if (sign == kLess || sign == kAtMost) return low + sign + scan.text(1) + sign + high;
+  const bool holds_end = sign == kAtLeast;
+  return "(-\\infty," + low + (holds_end ? "]" : ")") + "\\cup" + (holds_end ? "[" : "(") + high + ",\\infty)";
+}
+
+// `x \in A` as A, `\{x \mid x > 2\}` as x > 2, `(x,y)=(1,2)` as x=1,y=2, and `P(1,2)` and `A = \begin{pmatrix}` without their names.
 std::string without_membership(const std::string& text) {
+  if (const std::string solved = without_bars(text); solved != text) return solved;
   const auto equation = split_outside_brackets(text, "=");
+  if (equation.size() == 2 && is_symbol(equation[0]) && !kind_of_table(equation[1]).empty()) return equation[1];
+  if (text.size() > 4 && std::isupper(static_cast<unsigned char>(text[0])) && bracketed(text.substr(1)).open == '(') {
+    const auto place = members(bracketed(text.substr(1)).inner);
+    const auto is_number = [](const std::string& one) { const ExprPtr e = parse_expression(one); return e && !has_variables(*e); };
+    if (place.size() > 1 && std::ranges::all_of(place, is_number)) return text.substr(1);
+  }
   if (equation.size() == 2 && bracketed(equation[0]).open == '(' && bracketed(equation[1]).open == '(') {
     const auto names = members(bracketed(equation[0]).inner), values = members(bracketed(equation[1]).inner);
     std::string list;
@@ -148,7 +202,8 @@ std::string without_membership(const std::string& text) {
     return in_plain_braces ? sides[1].substr(1, sides[1].size() - 2) : sides[1];
   }
   const Bracketed set = bracketed(text);
-  const auto condition = set.open == '{' ? split_outside_brackets(set.inner, "|") : std::vector<std::string>();
+  auto condition = set.open == '{' ? split_outside_brackets(set.inner, "|") : std::vector<std::string>();
+  if (condition.size() == 1) condition = split_outside_brackets(set.inner, ":");
   return condition.size() == 2 && is_symbol(split_outside_brackets(condition[0], "\\in")[0]) ? condition[1] : text;
 }
 
@@ -165,11 +220,15 @@ std::vector<std::string> parts_of_union(const std::string& text) {
 }
 
 std::optional<Interval> interval_in(const std::string& text) {
-  if (const auto relation = read_relation(text)) return interval_of(*relation);
+  const auto finite = [](const std::string& end) { return end.find("\\infty") == std::string::npos ? end : std::string(); };
+  if (const auto relation = read_relation(text)) {
+    auto interval = interval_of(*relation);
+    if (interval) interval->low = finite(interval->low), interval->high = finite(interval->high);
+    return interval;
+  }
   const Bracketed box = bracketed(text);
   const auto ends = members(box.inner);
   if ((box.open != '(' && box.open != '[') || ends.size() != 2) return std::nullopt;
-  const auto finite = [](const std::string& end) { return end.find("\\infty") == std::string::npos ? end : std::string(); };
   return Interval{finite(ends[0]), finite(ends[1]), box.open == '[', box.close == ']'};
 }
 
@@ -231,7 +290,22 @@ bool same_lists(const std::vector<std::string>& a, const std::vector<std::string
   return names_differ(a) != names_differ(b) ? same_in_order(a, b, nesting) : same_in_any_order(a, b, nesting);
 }
 
+// An angle in degrees against one in radians that has \pi; `3:4` against 3/4 written as a fraction.
+bool same_in_other_words(const Worded& a, const Worded& b, int nesting) {
+  static const text::Regex kFraction(R"(^(?:\\frac\s*(?:\{\s*\d+\s*\}|\d)\s*(?:\{\s*\d+\s*\}|\d)|\d+\s*/\s*\d+)$)", "math rule",
+                                     text::Regex::Effort::kTrusted);
+  using Words = std::vector<std::string>;
+  const auto is_one = [](const Worded& text, const char* word) { return text.words.size() == 1 && text.words[0] == Words{word}; };
+  const bool is_other_angle = is_one(a, "degree") && (!b.has_words() || is_one(b, "radian"));
+  if (is_other_angle && a.terms.back().empty() && b.terms[0].find("pi") != std::string::npos)
+    return same_number_written("(" + a.terms[0] + ")*\\pi/180", b.terms[0]);
+  const bool is_ratio = a.words.size() == 1 && (a.words[0] == Words{"to"} || a.words[0] == Words{"out", "of"}) && a.terms.size() == 2;
+  return is_ratio && !a.terms[0].empty() && !a.terms[1].empty() && !b.has_words() && kFraction.found_in(b.terms[0]) &&
+         same("(" + a.terms[0] + ")/(" + a.terms[1] + ")", b.terms[0], nesting);
+}
+
 bool same_with_words(const Worded& a, const Worded& b, int nesting) {
+  if (same_in_other_words(a, b, nesting) || same_in_other_words(b, a, nesting)) return true;
   const WordMatch match = match_words(a, b);
   if (!match.same) return false;
   const auto terms = [](const Worded& text, const std::string& factor) {
@@ -245,12 +319,18 @@ bool same_with_words(const Worded& a, const Worded& b, int nesting) {
   return terms_a.size() == terms_b.size() && std::equal(terms_a.begin(), terms_a.end(), terms_b.begin(), same_term);
 }
 
+// x_1 = 2 and x_2 = 3 may be written with one x: an index alone may be left out.
+bool same_name(const std::string& a, const std::string& b) {
+  const auto base = [](const std::string& name) { return name.substr(0, name.find('_')); };
+  return a == b || (base(a) == base(b) && (a == base(a) || b == base(b)));
+}
+
 bool same_equations(const std::string& a, const std::string& b, int nesting) {
   const auto sides_a = sides_of(a), sides_b = sides_of(b);
   if (sides_a.size() == 2 && sides_b.size() == 2) {
     if (is_constant(sides_a[0]) || is_constant(sides_b[0]))
       return is_assignment(sides_a) && is_assignment(sides_b) && same(sides_a[1], sides_b[1], nesting);
-    return (same(sides_a[1], sides_b[1], nesting) && bare(sides_a[0]) == bare(sides_b[0])) || same_equation(sides_a, sides_b);
+    return (same(sides_a[1], sides_b[1], nesting) && same_name(bare(sides_a[0]), bare(sides_b[0]))) || same_equation(sides_a, sides_b);
   }
   if (is_assignment(sides_a) && sides_b.size() == 1) return same(sides_a[1], b, nesting);
   if (is_assignment(sides_b) && sides_a.size() == 1) return same(a, sides_b[1], nesting);
@@ -262,16 +342,39 @@ bool is_single(const std::vector<std::string>& members) {
   return members.size() == 1 && parse_expression(members[0]) && members[0][0] != '(';
 }
 
+// `x \ne 1, 2` as x \ne 1, x \ne 2.
+std::vector<std::string> with_names(std::vector<std::string> list) {
+  const auto first = list.size() > 1 ? read_relation(list[0]) : std::nullopt;
+  if (!first || first->signs != std::vector{kUnequal} || !is_symbol(first->terms[0])) return list;
+  for (size_t i = 1; i < list.size(); ++i)
+    if (!read_relation(list[i])) list[i] = first->terms[0] + kUnequal + list[i];
+  return list;
+}
+
+// (C) 12 of a test with choices, as its letter and its text.
+std::optional<std::pair<std::string, std::string>> letter_and_text(const std::string& text) {
+  static const text::Regex kBoth(R"(^(\(?[A-E]\))[.:]?\s+(\S.*)$)", "math rule", text::Regex::Effort::kTrusted);
+  text::Regex::Scan scan(kBoth, text);
+  if (!scan.next()) return std::nullopt;
+  return std::pair(std::string(1, scan.text(1)[scan.text(1)[0] == '(']), trimmed(scan.text(2)));
+}
+
 // Of sets, intervals, tuples and lists; nullopt where neither is one.
 std::optional<bool> same_collection(const std::string& a, const std::string& b, int nesting) {
   const bool are_relations = read_relation(a) && read_relation(b);
   const auto unions_a = are_relations ? std::vector{a} : parts_of_union(a), unions_b = are_relations ? std::vector{b} : parts_of_union(b);
-  const auto list_a = with_both_signs(split_outside_brackets(a, ",")), list_b = with_both_signs(split_outside_brackets(b, ","));
+  const auto list_a = with_both_signs(with_names(split_outside_brackets(a, ","))),
+             list_b = with_both_signs(with_names(split_outside_brackets(b, ",")));
   const auto relations = [](const std::vector<std::string>& list) {
     return std::all_of(list.begin(), list.end(), [](const std::string& part) { return read_relation(part).has_value(); });
   };
   if (unions_a.size() > 1 && list_b.size() > 1 && relations(list_b)) return same_in_any_order(unions_a, list_b, nesting);
   if (unions_b.size() > 1 && list_a.size() > 1 && relations(list_a)) return same_in_any_order(unions_b, list_a, nesting);
+  const auto intervals = [](const std::vector<std::string>& list) {
+    return std::ranges::all_of(list, [](const std::string& part) { return !read_relation(part) && interval_in(without_membership(part)); });
+  };
+  if (unions_a.size() > 1 && list_b.size() > 1 && intervals(list_b)) return same_in_any_order(unions_a, list_b, nesting);  // on A and B
+  if (unions_b.size() > 1 && list_a.size() > 1 && intervals(list_a)) return same_in_any_order(unions_b, list_a, nesting);
   if (unions_a.size() > 1 || unions_b.size() > 1) return same_in_any_order(unions_a, unions_b, nesting);
   const Bracketed box_a = bracketed(a), box_b = bracketed(b);
   const auto inner_a = members(box_a.inner), inner_b = members(box_b.inner);
@@ -292,7 +395,14 @@ bool same(const std::string& written_a, const std::string& written_b, int nestin
   const std::string a = without_membership(written_a), b = without_membership(written_b);
   if (bare(a) == bare(b)) return true;
   ++nesting;
-  if (!kind_of_table(a).empty() || !kind_of_table(b).empty()) return kind_of_table(a) == kind_of_table(b) && same_matrix(a, b, nesting);
+  const std::string table_a = kind_of_table(a), table_b = kind_of_table(b);
+  if (!table_a.empty() || !table_b.empty()) {
+    const bool may_match = table_a == table_b || (table_a == "matrix" && table_b.empty()) || (table_b == "matrix" && table_a.empty());
+    return may_match && same_matrix(a, b, nesting);
+  }
+  const auto choice_a = letter_and_text(a), choice_b = letter_and_text(b);
+  if (choice_a && !choice_b) return choice_letter(b).empty() ? same(choice_a->second, b, nesting) : choice_letter(b) == choice_a->first;
+  if (choice_b && !choice_a) return choice_letter(a).empty() ? same(a, choice_b->second, nesting) : choice_letter(a) == choice_b->first;
   const Worded words_a = read_words(a), words_b = read_words(b);
   const bool have_words = words_a.has_words() || words_b.has_words() || words_a.terms.front() != a || words_b.terms.front() != b;
   // 3 hours and 40 minutes, and not a list

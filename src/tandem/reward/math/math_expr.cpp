@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "tandem/reward/math/exact.h"
+#include "tandem/reward/math/notation.h"
 
 namespace tandem::reward {
 
@@ -82,17 +83,23 @@ Complex evaluate_function(const std::string& name, const std::vector<Complex>& x
   return {NAN, NAN};
 }
 
-// A value and how far rounding may have moved it.
+// A value and how far rounding may have moved it. Hidden: a part of it is too small to show, such as e^{-100} beside 1.
 struct Rounded {
   Complex value;
   long double noise = 0;
+  bool hidden = false;
 };
 
 constexpr long double kUlp = 1.1e-19L;   // of a long double
 constexpr long double kSlack = 64;       // roundings within one function of the library
 constexpr Complex kUndefined{NAN, NAN};
 
-Rounded rounded(Complex value, long double noise) { return {value, noise + kUlp * std::abs(value)}; }
+Rounded rounded(Complex value, long double noise, bool hidden = false) { return {value, noise + kUlp * std::abs(value), hidden}; }
+
+bool is_known(const Rounded& x) { return std::abs(x.value) > kSlack * x.noise; }
+
+// A function that says the same of a tenth more: the cosine of 10^{-30}, and e to it.
+bool hides(Complex value, Complex of_more) { return std::abs(of_more - value) <= kSlack * kUlp * std::abs(value); }
 
 // A number that has left the range of a long double is none, rather than 0 or infinite.
 Rounded evaluate(const Expr& e, int trial);
@@ -103,7 +110,8 @@ Rounded evaluate_product(const Expr& e, int trial) {
   for (const ExprPtr& arg : e.args) {
     const Rounded factor = evaluate(*arg, trial);
     is_zero = is_zero || factor.value == Complex(0);
-    product = rounded(product.value * factor.value, product.noise * std::abs(factor.value) + factor.noise * std::abs(product.value));
+    product = rounded(product.value * factor.value, product.noise * std::abs(factor.value) + factor.noise * std::abs(product.value),
+                      product.hidden || factor.hidden);
   }
   return product.value == Complex(0) && !is_zero ? Rounded{kUndefined} : product;
 }
@@ -115,12 +123,15 @@ Rounded evaluate_power(const Expr& e, int trial) {
   const Complex value = is_real ? Complex(std::pow(x.real(), y.real())) : std::pow(x, y);
   if (value == Complex(0) && x != Complex(0)) return {kUndefined};
   const long double size = std::abs(x);
-  if (size == 0) return {value, base.noise};
-  return rounded(value, std::abs(value) * (std::abs(y) * (base.noise / size + kUlp) + std::abs(std::log(size)) * exponent.noise));
+  if (size == 0) return {value, base.noise, base.hidden};
+  const bool is_flat = x != Complex(1) && is_known(exponent) && hides(value, std::pow(x, y * 1.1L));
+  return rounded(value, std::abs(value) * (std::abs(y) * (base.noise / size + kUlp) + std::abs(std::log(size)) * exponent.noise),
+                 base.hidden || exponent.hidden || is_flat);
 }
 
 Rounded evaluate_call(const Expr& e, int trial) {
-  std::vector<Complex> args, moved;
+  std::vector<Complex> args, moved, more;
+  bool hidden = false, is_known_zero = false;
   for (const ExprPtr& arg : e.args) {
     const Rounded one = evaluate(*arg, trial);
     const bool is_step = e.name == "floor" || e.name == "ceil";
@@ -128,9 +139,14 @@ Rounded evaluate_call(const Expr& e, int trial) {
     // What is whole but for rounding is whole.
     args.push_back(is_step && std::abs(one.value.real() - whole) <= kSlack * one.noise ? Complex(whole) : one.value);
     moved.push_back(args.back() + (is_step ? 0.0L : one.noise));
+    more.push_back(args.back() * 1.1L);
+    hidden = hidden || one.hidden;
+    is_known_zero = is_known_zero || !is_known(one);
   }
   const Complex value = evaluate_function(e.name, args);
-  return rounded(value, std::abs(evaluate_function(e.name, moved) - value) + kUlp * kSlack * std::abs(value));
+  const bool counts = is_one_of(e.name, {"floor", "ceil", "factorial", "binom", "abs"});
+  hidden = hidden || (!counts && !is_known_zero && args.size() == 1 && hides(value, evaluate_function(e.name, more)));
+  return rounded(value, std::abs(evaluate_function(e.name, moved) - value) + kUlp * kSlack * std::abs(value), hidden);
 }
 
 Rounded evaluate(const Expr& e, int trial) {
@@ -147,10 +163,13 @@ Rounded evaluate(const Expr& e, int trial) {
     case ExprKind::kVariable: return rounded(point_of(e.name, trial), 0);
     case ExprKind::kAdd: {
       Rounded sum;
+      long double least = INFINITY;
       for (const ExprPtr& arg : e.args) {
         const Rounded term = evaluate(*arg, trial);
-        sum = rounded(sum.value + term.value, sum.noise + term.noise);
+        sum = rounded(sum.value + term.value, sum.noise + term.noise, sum.hidden || term.hidden);
+        if (is_known(term)) least = std::min(least, std::abs(term.value));
       }
+      sum.hidden = sum.hidden || least <= kSlack * kUlp * std::abs(sum.value);
       return sum;
     }
     case ExprKind::kMultiply: return evaluate_product(e, trial);
@@ -175,10 +194,12 @@ constexpr long double kKnown = 1e-9L;
 enum class Agreement { kSame, kDifferent, kUnknown };
 
 Agreement agreement(const Rounded& a, const Rounded& b) {
-  if (!is_finite(a.value) || !is_finite(b.value)) return Agreement::kDifferent;
+  if (!is_finite(a.value) || !is_finite(b.value))
+    return is_finite(a.value) == is_finite(b.value) ? Agreement::kUnknown : Agreement::kDifferent;
   const long double size_a = std::abs(a.value), size_b = std::abs(b.value), slack = kSlack * (a.noise + b.noise);
   if (!(std::abs(a.value - b.value) <= slack)) return Agreement::kDifferent;
   const bool are_zero = size_a <= kSlack * a.noise && size_b <= kSlack * b.noise;
+  if (a.hidden || b.hidden) return Agreement::kUnknown;
   return slack <= kKnown * (are_zero ? 1 : std::max(size_a, size_b)) ? Agreement::kSame : Agreement::kUnknown;
 }
 
@@ -193,6 +214,65 @@ bool rounds_to(const Expr& decimal, const Expr& other) {
 bool has_call(const Expr& e, std::string_view name) {
   return (e.kind == ExprKind::kFunction && e.name == name) ||
          std::any_of(e.args.begin(), e.args.end(), [name](const ExprPtr& arg) { return has_call(*arg, name); });
+}
+
+// A root of a square is positive: \sqrt{x^2} is x at positive points alone.
+bool has_root(const Expr& e) {
+  if (e.kind == ExprKind::kFunction && (e.name == "sqrt" || e.name == "root")) return true;
+  if (e.kind == ExprKind::kPower)
+    if (const auto exponent = exact_value(*e.args[1]); exponent && exponent->den % 2 == 0) return true;
+  return std::any_of(e.args.begin(), e.args.end(), [](const ExprPtr& arg) { return has_root(*arg); });
+}
+
+// At a negative point \sqrt{x}\sqrt{y} says nothing of \sqrt{xy}.
+bool roots_are_real(const Expr& e, int trial) {
+  const bool is_root = (e.kind == ExprKind::kFunction && (e.name == "sqrt" || e.name == "root" || e.name == "ln" || e.name == "log")) ||
+                       (e.kind == ExprKind::kPower && !is_rational(*e.args[1])) || (e.kind == ExprKind::kPower && has_root(e));
+  if (is_root && !e.args.empty() && evaluate(*e.args[0], trial).value.real() < 0) return false;
+  return std::all_of(e.args.begin(), e.args.end(), [trial](const ExprPtr& arg) { return roots_are_real(*arg, trial); });
+}
+
+constexpr size_t kMostTerms = 12;
+constexpr int kMostTermDepth = 4;
+
+// The terms of a sum, or the factors of a product.
+void take_apart(const ExprPtr& e, ExprKind kind, std::vector<ExprPtr>& out) {
+  if (e->kind != kind) return out.push_back(e);
+  for (const ExprPtr& arg : e->args) take_apart(arg, kind, out);
+}
+
+bool same_by_terms(const Expr& a, const Expr& b, int depth);
+
+bool same_term(const Expr& a, const Expr& b, int depth) {
+  const auto exact_a = exact_value(a), exact_b = exact_value(b);
+  if (exact_a && exact_b) return *exact_a == *exact_b;
+  if (is_rational(a) && is_rational(b)) return same_residues(a, b);
+  const bool vary = has_variables(a) || has_variables(b);
+  for (int trial = vary ? kNumTrials : 0; trial >= (vary ? 1 : 0); --trial) {
+    const Agreement one = agreement(evaluate(a, trial), evaluate(b, trial));
+    if (one != Agreement::kSame) return one == Agreement::kUnknown && same_by_terms(a, b, depth + 1);
+  }
+  return true;
+}
+
+// Where the digits do not tell: sums of the same terms, products of the same factors, functions of the same arguments.
+bool same_by_terms(const Expr& a, const Expr& b, int depth) {
+  if (depth > kMostTermDepth || a.kind != b.kind || a.name != b.name) return false;
+  if (a.kind == ExprKind::kNumber || a.args.empty()) return a.kind != ExprKind::kNumber || (a.number && b.number && *a.number == *b.number);
+  std::vector<ExprPtr> left, right;
+  const bool in_any_order = a.kind == ExprKind::kAdd || a.kind == ExprKind::kMultiply;
+  for (const auto& [e, parts] : {std::pair{&a, &left}, {&b, &right}})
+    for (const ExprPtr& arg : e->args)
+      if (in_any_order) take_apart(arg, e->kind, *parts);
+      else parts->push_back(arg);
+  if (left.size() != right.size() || left.size() > kMostTerms) return false;
+  for (const ExprPtr& part : left) {
+    const auto end = in_any_order ? right.end() : right.begin() + 1;
+    const auto found = std::find_if(right.begin(), end, [&](const ExprPtr& other) { return same_term(*part, *other, depth); });
+    if (found == end) return false;
+    right.erase(found);
+  }
+  return true;
 }
 
 }  // namespace
@@ -314,7 +394,8 @@ bool same_value(const Expr& a, const Expr& b) {
     if (rounds_to(a, b) || rounds_to(b, a)) return true;
     if (exact_a && exact_b) return false;
     if (is_rational(a) && is_rational(b)) return same_residues(a, b);
-    return agreement(evaluate(a, 0), evaluate(b, 0)) == Agreement::kSame;
+    const Agreement agree = agreement(evaluate(a, 0), evaluate(b, 0));
+    return agree == Agreement::kSame || (agree == Agreement::kUnknown && same_by_terms(a, b, 0));
   }
   int num_same = 0;
   for (int trial = 1; trial <= kNumTrials; ++trial) {
@@ -322,9 +403,10 @@ bool same_value(const Expr& a, const Expr& b) {
     if (one == Agreement::kDifferent) return false;
     if (one == Agreement::kSame) ++num_same;
   }
-  if (num_same < 2) return false;
-  const bool both_signs = has_call(a, "abs") || has_call(b, "abs");
+  if (num_same < 2) return same_by_terms(a, b, 0);
+  const bool both_signs = has_call(a, "abs") || has_call(b, "abs") || has_root(a) || has_root(b);
   for (int trial = -1; both_signs && trial >= -kNumTrials; --trial) {
+    if ((has_root(a) || has_root(b)) && (!roots_are_real(a, trial) || !roots_are_real(b, trial))) continue;
     const Rounded x = evaluate(a, trial), y = evaluate(b, trial);
     if (is_finite(x.value) && is_finite(y.value) && agreement(x, y) == Agreement::kDifferent) return false;
   }

@@ -36,7 +36,7 @@ ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number
 
 bool is_function(std::string_view name) {
   return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log",
-      "exp"});
+      "lg", "exp"});
 }
 bool is_trigonometric(std::string_view name) { return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc"}); }
 
@@ -270,12 +270,32 @@ class Parser {
         period += text_[at_++];
         if (mark != "(" && !braced) break;
       }
+      if (mark == "\\dot") period += to_the_last_dot();
       if (!period.empty() && (mark == "(" ? take(")") : !braced || take("}"))) return period;
       at_ = before;
       return "";
     }
-    const bool goes_on = decimals >= 3 && digits.ends_with(std::string(3, digits.back()));
-    return goes_on && (take("...") || take("\\ldots")) ? digits.substr(digits.size() - 1) : "";
+    if (decimals < 3 || !(take("...") || take("\\ldots"))) return "";
+    for (size_t length = 1; length <= 6; ++length) {  // 0.333... and 0.1212...
+      const std::string period = digits.substr(digits.size() - std::min(length, digits.size()));
+      const std::string shown = length == 1 ? period + period + period : period + period;
+      if (shown.size() <= static_cast<size_t>(decimals) && digits.ends_with(shown)) return period;
+    }
+    at_ = before;
+    return "";
+  }
+  // 0.\dot{1}4285\dot{7}: behind the first dot, the digits up to the second.
+  std::string to_the_last_dot() {
+    const size_t before = at_;
+    const bool braced = take("}");
+    std::string digits;
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) digits += text_[at_++];
+    if (!take("\\dot")) return at_ = before, "";
+    const bool is_group = take("{");
+    if (at_ >= text_.size() || !std::isdigit(static_cast<unsigned char>(text_[at_]))) return at_ = before, "";
+    digits += text_[at_++];
+    if (is_group && !braced && !take("}")) return at_ = before, "";
+    return digits;
   }
   static ExprPtr repeating(const std::string& digits, int decimals, const std::string& period) {
     if (digits.size() > 15 || period.size() > 15) throw NoExpression();
@@ -284,7 +304,9 @@ class Parser {
     for (int i = 0; i < decimals; ++i) shift *= 10;
     const auto rest = Rational::make(std::stoll(period), static_cast<__int128>(nines - 1) * shift);
     if (!rest) throw NoExpression();
-    return node(ExprKind::kAdd, {digits.empty() ? number({0, 1}) : decimal(digits, decimals), number(*rest)});
+    auto sum = std::make_shared<Expr>(*node(ExprKind::kAdd, {digits.empty() ? number({0, 1}) : decimal(digits, decimals), number(*rest)}));
+    sum->decimals = 0;  // the same digits without their bar are not it
+    return sum;
   }
 
   // The exponent of 1.5e3, 1e-7 and 2E10. 2e-3 is twice Euler's number less 3.
@@ -304,8 +326,9 @@ class Parser {
     return is_negative ? -exponent : exponent;
   }
 
-  ExprPtr function(const std::string& name) {
-    ExprPtr power, base;
+  ExprPtr function(const std::string& written) {
+    const std::string name = written == "lg" ? "log" : written;
+    ExprPtr power, base = written == "lg" ? number({10, 1}) : nullptr;
     if (take("_")) base = argument();
     if (take("^")) power = exponent();
     in_trigonometry_ += is_trigonometric(name);

@@ -9,6 +9,7 @@
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/relation.h"
+#include "tandem/reward/math/spelled.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
@@ -40,7 +41,12 @@ std::string with_commands(std::string s) {
       {"\xC2\xBE", "\\frac{3}{4}"},    {"\xE2\x85\x93", "\\frac{1}{3}"}, {"\xE2\x85\x94", "\\frac{2}{3}"}, {"\xE2\x82\xAC",
       " \\text{euro} "},
       {"\xC2\xA3", " \\text{sterling} "}, {"\xC2\xA0", " "},           {"\xE2\x80\x89", " "},          {"\xE2\x88\x96", "\\setminus "},
-      {"\xE2\x89\x88", "\\approx "},   {"\xCE\xB8", "\\theta "}};
+      {"\xE2\x89\x88", "\\approx "},   {"\xCE\xB8", "\\theta "},       {"\xE2\x88\xA8", "\\lor "},      {"\xE2\x88\xA7", "\\land "},
+      {"\xC2\xA2", " \\text{cent} "},  {"\xC2\xBA", "\\degree "},      {"\xE2\x81\x84", "/"},           {"\xE2\x80\x93", "-"},
+      {"\xE2\x88\x9B", "\\sqrt[3]"},   {"\xE2\x88\x9C", "\\sqrt[4]"},  {"\xE2\x80\xAF", " "},           {"\xE2\x81\x9F", " "},
+      {"\xE3\x80\x80", " "},           {"\xE2\x80\x82", " "},          {"\xE2\x80\x83", " "},           {"\xE2\x80\x87", " "},
+      {"\xE2\x80\x88", " "},           {"\xE2\x80\x8A", " "},          {"\xE2\x80\x8B", ""},            {"\xE2\x81\xA0", ""},
+      {"\xEF\xBB\xBF", ""},            {"\xC2\xAD", ""},               {"\xE2\x80\x99", "'"}};
   if (std::all_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return s;
   static const Regex kRoot("\xE2\x88\x9A(?:(\\d+)|)", "math rule", Regex::Effort::kTrusted);
   std::string out;
@@ -108,7 +114,8 @@ const Names& renamed() {
       {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
       {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
       {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
-      {"pmod", " \x05mod "}};
+      {"pmod", " \x05mod "}, {"vee", "\\lor "}, {"wedge", "\\land "}, {"cent", " \x05""cent "},
+      {"textcent", " \x05""cent "}, {"pounds", " \x05sterling "}};
   return names;
 }
 
@@ -254,6 +261,15 @@ std::string without_tight_commas(const std::string& text) {
   static const Regex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))", "math rule", Regex::Effort::kTrusted);
   return substituted(kTight, text, "");
 }
+// 1'234'567 and 1.234.567; with one point it is a decimal.
+std::string without_marks_in_numbers(const std::string& text) {
+  static const Regex kMarks(R"((?<![\d.,'])\d{1,3}(?:(?:'\d{3})++|(?:\.\d{3}){2,}+)(?![\d.,']))", "math rule", Regex::Effort::kTrusted);
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(kMarks, text); scan.next(); begin = scan.group().end)
+    out.append(text, begin, scan.group().begin - begin).append(replaced(replaced(scan.text(), "'", ""), ".", ""));
+  return out.append(text, begin);
+}
 std::string without_gaps_in_numbers(const std::string& text) {
   static const Regex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))", "math rule", Regex::Effort::kTrusted);
   std::string out;
@@ -261,6 +277,62 @@ std::string without_gaps_in_numbers(const std::string& text) {
   for (Regex::Scan scan(kGap, text); scan.next(); begin = scan.group().end)
     out.append(text, begin, scan.group().begin - begin).append(replaced(scan.text(1), " ", ""));
   return out.append(text, begin);
+}
+
+// `x > 1 and x < 2` as 1 < x < 2: of two bounds, `and` is no list of both.
+std::string with_both_bounds(const std::string& text) {
+  static const Regex kAnd(R"((?<=[\d)\]}\sA-Za-z])\band\b(?=[\s\d(\\$-]))", "math rule", Regex::Effort::kTrusted);
+  if (text.find("and") == std::string::npos) return text;
+  Regex::Scan scan(kAnd, text);
+  if (!scan.next()) return text;
+  const auto left = read_relation(trimmed(text.substr(0, scan.group().begin))),
+             right = read_relation(trimmed(text.substr(scan.group().end)));
+  if (!left || !right || left->signs.size() != 1 || right->signs.size() != 1) return text;
+  const auto name_of = [](const Relation& r) { return is_symbol(r.terms[0]) ? r.terms[0] : is_symbol(r.terms[1]) ? r.terms[1] : ""; };
+  const std::string name = name_of(*left);
+  const auto a = interval_of(*left), b = interval_of(*right);
+  if (name.empty() || name_of(*right) != name || !a || !b || a->low.empty() == b->low.empty()) return text;
+  const Interval& low = a->low.empty() ? *b : *a;
+  const Interval& high = a->low.empty() ? *a : *b;
+  return low.low + (low.has_low ? kAtMost : kLess) + name + (high.has_high ? kAtMost : kLess) + high.high;
+}
+
+// What is written with letters or signs of the keyboard in place of commands.
+std::string with_usual_signs(std::string s) {
+  static const Regex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^)|(?<=\d)\s+[xX]\s+(?=\d))", "math rule", Regex::Effort::kTrusted),
+      kPlusMinus(R"((?:^|(?<==))\s*+\+-(?=[\s\d\\(A-Za-z]))", "math rule", Regex::Effort::kTrusted),
+      kUnion(R"((?<=[)\]])\s*+U\s*+(?=[(\[]))", "math rule", Regex::Effort::kTrusted),
+      kDots(R"(,\s*+\.\.\.)", "math rule", Regex::Effort::kTrusted),
+      kUnequal(R"(\\not\s*+(?:=|\\equal))", "math rule", Regex::Effort::kTrusted),
+      kMoneyOfTheUs(R"(\b(?:US|U\.S\.)(?=\s*\x06))", "math rule", Regex::Effort::kTrusted),
+      kChoose(R"((?<![\w)}])(?:\{\s*\})?[_^]\s*\{?\s*(\d++|[a-z])\s*\}?\s*\x05?C\s*_\s*\{?\s*(\d++|[a-z])\s*\}?)", "math rule",
+              Regex::Effort::kTrusted),
+      kOutward(R"((\[|(?<![^\s=p])\])([^()\[\],]+,[^()\[\],]+)(\[|\]))"
+               R"((?=\s*(?:$|\\c[ua]p|[,.;]|and\b|or\b)))", "math rule", Regex::Effort::kTrusted);
+  s = replaced(substituted(kTimes, s, "\\times "), "+/-", "\\pm ");
+  if (s.find("+-") != std::string::npos) s = substituted(kPlusMinus, s, "\\pm ");
+  if (s.find('U') != std::string::npos) s = substituted(kMoneyOfTheUs, substituted(kUnion, s, "\\cup "), "");
+  if (s.find("...") != std::string::npos) s = substituted(kDots, s, ",\\ldots ");
+  if (s.find("\\not") != std::string::npos) s = substituted(kUnequal, s, "\\neq ");
+  if (s.find("\\equiv") != std::string::npos && s.find("mod") != std::string::npos) s = replaced(s, "\\equiv", "=");
+  s = replaced(s, ":=", "=");
+  static const Regex kOr(R"(\\lor\b)", "math rule", Regex::Effort::kTrusted), kAlso(R"(\\land\b)", "math rule", Regex::Effort::kTrusted),
+      kRelation(R"([<>=]|\\(?:le|ge|ne|in)(?:q|slant)?\b)", "math rule", Regex::Effort::kTrusted);
+  if (s.find("\\l") != std::string::npos && kRelation.found_in(s)) s = substituted(kAlso, substituted(kOr, s, " or "), " and ");
+  std::string out;
+  size_t begin = 0;
+  for (const Regex* pattern : {&kChoose, &kOutward}) {
+    if (s.find_first_of(pattern == &kChoose ? "C" : "[]") == std::string::npos) continue;
+    for (Regex::Scan scan(*pattern, s); scan.next(); begin = scan.group().end) {
+      out.append(s, begin, scan.group().begin - begin);
+      if (pattern == &kChoose) out += "\\binom{" + scan.text(1) + "}{" + scan.text(2) + "}";
+      else out += (scan.text(1) == "]" ? "(" : "[") + scan.text(2) + (scan.text(3) == "[" ? ")" : "]");  // ]1,2[
+    }
+    s = out.append(s, begin);
+    out.clear();
+    begin = 0;
+  }
+  return s;
 }
 
 // `19, 46, and 82`, `(11,7)or(7,11)` and `1; 2` are lists.
@@ -319,6 +391,11 @@ std::string with_sets_named(std::string text) {
   static const Regex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
                             R"(|\\mathbb\{R\}(?!\s*[\^_]))", "math rule",
                             Regex::Effort::kTrusted);
+  static const Regex kPositive(R"(\\mathbb\{R\}\s*+(?:\^\s*+(?:\+|\{\s*+\+\s*+\})|_\s*+\{\s*+>\s*+0\s*+\}))", "math rule",
+                               Regex::Effort::kTrusted),
+      kNotNegative(R"(\\mathbb\{R\}\s*+_\s*+\{\s*+(?:\\ge(?:q|qslant)?|>=)\s*+0\s*+\})", "math rule", Regex::Effort::kTrusted);
+  if (text.find("\\mathbb{R}") != std::string::npos)
+    text = substituted(kNotNegative, substituted(kPositive, text, "(0,\\infty)"), "[0,\\infty)");
   if (text.find("\\{") != std::string::npos || text.find("empty") != std::string::npos) text = substituted(kNoMember, text, "\\emptyset ");
   if (text.find("\\mathbb") != std::string::npos || text.find("real") != std::string::npos) text = substituted(kReals, text,
       "(-\\infty,\\infty)");
@@ -361,17 +438,16 @@ std::string normal(std::string_view answer) {
   s = Layout(with_commands(without_tight_commas(s))).read();
   static const Regex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))", "math rule", Regex::Effort::kTrusted);
   if (s.find(kDegree) != std::string::npos) s = substituted(kAngle, s, "\x07");
-  static const Regex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^))", "math rule", Regex::Effort::kTrusted);
-  s = replaced(substituted(kTimes, s, "\\times "), "+/-", "\\pm ");
+  s = with_usual_phrases(with_spelled_numbers(with_usual_signs(std::move(s))));
   if (s.find(kWord) != std::string::npos) s = with_plain_words(s);
   s = replaced(replaced(replaced(replaced(s, "{,}", ","), "{:}", ":"), "{.}", "."), "{=}", "=");
-  s = exact_side(with_commas(with_plain_signs(with_sets_named(std::move(s)))));
+  s = exact_side(with_commas(with_both_bounds(with_plain_signs(with_sets_named(std::move(s))))));
   s = trimmed(s);
   if (s.size() > 4 && s.starts_with("**") && s.ends_with("**")) s = s.substr(2, s.size() - 4);  // bold
   s = without_wrapping(trimmed(s));
   while (!s.empty() && std::string_view(".,;:").find(s.back()) != std::string_view::npos && !s.ends_with("..") && !s.ends_with(".m."))
     s.pop_back();
-  return trimmed(without_thousands(without_gaps_in_numbers(without_wrapping(trimmed(s)))));
+  return trimmed(without_thousands(without_gaps_in_numbers(without_marks_in_numbers(without_wrapping(trimmed(s))))));
 }
 
 std::vector<std::string> split_outside_brackets(const std::string& text, std::string_view separator) {

@@ -109,7 +109,7 @@ bool is_symbol(std::string_view text) {
   static const text::Regex kSymbol(
       R"((?x)^(?:\\(?:angle|triangle|overline|hat|bar|vec|widehat|measuredangle|ell|alpha|beta|gamma|delta|theta|lambda|mu|omega|
           phi|varphi|rho|sigma|tau|epsilon|Delta|Omega|Sigma|arc)\b|[A-Za-z\x05\x20{}~'?]|
-          \^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)",
+          \|[A-Z]{2}\||\^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)",
       "math rule", text::Regex::Effort::kTrusted);
   if (text.empty() || text.size() > 60 || text[0] == ' ' || text[0] == '(' || text[0] == '_') return false;
   return kSymbol.found_in(text);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/math_expr.h"
@@ -37,7 +38,9 @@ const Units& units() {
       {"quart", {'c', "4"}},     {"gallon", {'c', "16"}},    {"cent", {'d', "1"}},     {"dollar", {'d', "100"}}, {"euro", {'e', "1"}},
       {"sterling", {'s', "1"}},  {"rupee", {'r', "1"}},      {"yen", {'y', "1"}},      {"celsius", {'C', "1"}},  {"fahrenheit", {'F', "1"}},
       {"radian", {'R', "1"}},    {"newton", {'N', "1"}},     {"joule", {'J', "1"}},   {"watt", {'W', "1"}},     {"kelvin", {'K', "1"}},
-      {"kwh", {'k', "1"}},       {"volt", {'V', "1"}},       {"ohm", {'O', "1"}},     {"mole", {'m', "1"}}};
+      {"kwh", {'k', "1"}},       {"hz", {'H', "1"}},        {"khz", {'H', "1000"}},  {"kj", {'J', "1000"}},     {"kn", {'N', "1000"}},
+      {"kw", {'W', "1000"}},     {"pa", {'P', "1"}},         {"kpa", {'P', "1000"}},
+      {"volt", {'V', "1"}},       {"ohm", {'O', "1"}},     {"mole", {'m', "1"}}};
   return table;
 }
 
@@ -85,7 +88,7 @@ bool carries_meaning(std::string_view word) {
 }
 
 bool is_filler(std::string_view word) {
-  return is_one_of(word, {"the", "a", "an", "unit", "about", "exactly", "and", "total", "in", "answer", "with"});
+  return is_one_of(word, {"the", "a", "an", "about", "exactly", "and", "total", "in", "answer", "with"});
 }
 
 // Words that stand outside \text: longer ones, and short ones that spell no product of variables.
@@ -101,7 +104,8 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
   if (is_one_of(known, {"am", "mph", "day", "sq", "usd", "ft", "km", "cm", "mm", "kg", "lbs", "lb", "oz", "cup", "ton", "way", "men",
       "old", "an", "th", "sec", "min", "hrs", "hr", "pct"}) && behind_a_number)
     return true;
-  return is_one_of(word, {"in", "mi", "m"}) && behind_a_number && blank_before;  // 3m is three times m
+  return is_one_of(word, {"in", "mi", "m", "mL", "ml", "kWh", "kW", "Hz", "kHz", "kJ", "kPa"}) &&
+         behind_a_number && blank_before;  // 3m is three times m
 }
 
 std::string usual_name(std::string word) {
@@ -355,6 +359,7 @@ struct Measure {
   std::map<std::string, int> kinds;  // of units, and what else stands behind `per`
   std::string factor = "1";
   int power = 0;                     // of no unit: 5 square tiles
+  int units = 0;                     // of units without a name: 5 square units have 2
   Words rest;                        // in the order of letters
 };
 
@@ -369,6 +374,9 @@ Measure measure_of(const Words& words) {
     } else if (is_power(words[i])) {
       const bool has_unit = words[i][0] != '^' && i + 1 < words.size() && unit_of(words[i + 1]);
       (has_unit ? next_power : out.power) = exponent(words[i]);
+    } else if (words[i] == "unit") {
+      const bool has_power = i + 1 < words.size() && is_power(words[i + 1]);
+      out.units += sign * (has_power ? exponent(words[++i]) : out.power != 0 ? std::exchange(out.power, 0) : 1);
     } else if (unit || (i > 0 && words[i - 1] == "per")) {
       const std::string& name = words[i];
       const bool has_power = i + 1 < words.size() && is_power(words[i + 1]) && (words[i + 1][0] == '^' || i + 2 == words.size());
@@ -388,7 +396,14 @@ Measure measure_of(const Words& words) {
 bool same_units(const Words& a, const Words& b, WordMatch& match) {
   if (meant(a) != meant(b)) return false;
   if (a.empty() || b.empty()) return true;
-  const Measure x = measure_of(a), y = measure_of(b);
+  Measure x = measure_of(a), y = measure_of(b);
+  for (const auto& [one, other] : {std::pair{&x, &y}, {&y, &x}}) {  // 5 square units are 5 cm^2
+    if (one->units == 0) continue;
+    int degree = other->units + other->power;
+    for (const auto& [kind, power] : other->kinds) degree += power;
+    if (degree != 0 && degree != one->units) return false;
+    if (degree != 0) one->kinds = other->kinds, one->factor = other->factor, one->power = other->power;
+  }
   const auto is_whole = [](const Words& words, const Measure& of) {
     return of.kinds.size() > 1 || std::ranges::find(words, "per") != words.end();
   };

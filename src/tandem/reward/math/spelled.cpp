@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/math/spelled.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tandem/base/strings.h"
+#include "tandem/reward/math/notation.h"
+
+namespace tandem::reward {
+
+using text::Regex;
+
+namespace {
+
+constexpr auto kSpelledEffort = Regex::Effort::kTrusted;
+constexpr size_t kLongestPhrase = 200;
+
+std::string lower_words(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+using Values = std::map<std::string_view, int64_t>;
+const Values& small_numbers() {
+  static const Values table = {
+      {"zero", 0},     {"one", 1},        {"two", 2},        {"three", 3},     {"four", 4},       {"five", 5},     {"six", 6},
+      {"seven", 7},    {"eight", 8},      {"nine", 9},       {"ten", 10},      {"eleven", 11},    {"twelve", 12},  {"thirteen", 13},
+      {"fourteen", 14}, {"fifteen", 15},  {"sixteen", 16},   {"seventeen", 17}, {"eighteen", 18}, {"nineteen", 19}, {"twenty", 20},
+      {"thirty", 30},  {"forty", 40},     {"fifty", 50},     {"sixty", 60},    {"seventy", 70},   {"eighty", 80},  {"ninety", 90}};
+  return table;
+}
+const Values& number_scales() {
+  static const Values table = {{"hundred", 100}, {"thousand", 1000}, {"million", 1000000}, {"billion", 1000000000},
+                               {"trillion", 1000000000000}};
+  return table;
+}
+const Values& number_parts() {
+  static const Values table = {{"half", 2},   {"halves", 2}, {"third", 3},  {"quarter", 4}, {"fourth", 4},     {"fifth", 5},
+                               {"sixth", 6},  {"seventh", 7}, {"eighth", 8}, {"ninth", 9},   {"tenth", 10},     {"twelfth", 12},
+                               {"sixteenth", 16}, {"twentieth", 20}, {"hundredth", 100}, {"thousandth", 1000}};
+  return table;
+}
+const Values& number_ranks() {
+  static const Values table = {{"first", 1}, {"second", 2}, {"third", 3}, {"fourth", 4}, {"fifth", 5}, {"sixth", 6}, {"seventh", 7},
+                               {"eighth", 8}, {"ninth", 9}, {"tenth", 10}, {"eleventh", 11}, {"twelfth", 12}};
+  return table;
+}
+
+std::optional<int64_t> value_of(const Values& table, const std::string& word) {
+  const auto found = table.find(word);
+  return found == table.end() ? std::nullopt : std::optional(found->second);
+}
+std::optional<int64_t> part_of(std::string word) {
+  if (word.size() > 1 && word.back() == 's' && word != "halves") word.pop_back();
+  return value_of(number_parts(), word);
+}
+
+class Speller {
+ public:
+  explicit Speller(const std::string& text) : text_(text) {}
+
+  std::string read() {
+    while (at_ < text_.size()) {
+      size_t end = at_;
+      const std::string word = begins_word() ? word_at(at_, end) : "";
+      if (!word.empty() && value_of(small_numbers(), word)) number();
+      else if (!word.empty()) out_.append(text_, at_, end - at_), at_ = end;
+      else out_ += text_[at_++];
+    }
+    return std::move(out_);
+  }
+
+ private:
+  bool begins_word() const {
+    const char before = at_ > 0 ? text_[at_ - 1] : ' ';
+    return !is_letter(before) && !is_digit(before) && before != '\\' && before != kWord;
+  }
+  // The word at a place, its mark passed over, in lower case; "" where none stands.
+  std::string word_at(size_t at, size_t& end) const {
+    if (at < text_.size() && text_[at] == kWord) ++at;
+    size_t last = at;
+    while (last < text_.size() && is_letter(text_[last])) ++last;
+    end = last;
+    return last < text_.size() && text_[last] == '_' ? "" : lower_words(text_.substr(at, last - at));
+  }
+  // The word behind blanks or a hyphen.
+  std::string next_word(size_t from, size_t& end) const {
+    size_t at = from;
+    while (at < text_.size() && (text_[at] == ' ' || text_[at] == '-')) ++at;
+    return at > from ? word_at(at, end) : "";
+  }
+
+  // twenty-one, three hundred and five, two million; then a part, as in two thirds.
+  void number() {
+    int64_t sum = 0, group = 0, last = 0;
+    size_t end = at_;
+    std::string word = word_at(at_, end);
+    for (size_t next = end;;) {
+      if (const auto small = value_of(small_numbers(), word)) group += last = *small;
+      else if (const int64_t scale = *value_of(number_scales(), word); scale == 100) group *= 100, last = 100;
+      else sum += group * scale, group = 0, last = scale;
+      end = next;
+      word = next_word(end, next);
+      if (word == "and" && last >= 100) word = next_word(next, next);
+      const auto small = value_of(small_numbers(), word);
+      const bool fits = small && ((last >= 20 && last < 100 && *small > 0 && *small < 10) || last >= 100);
+      if (!fits && !(value_of(number_scales(), word) && sum < 1000000000000 && group > 0)) break;
+    }
+    const std::string whole = std::to_string(sum + group);
+    size_t next = end;
+    if (const auto part = part_of(next_word(end, next)); part && sum + group > 0)
+      out_ += "\\frac{" + whole + "}{" + std::to_string(*part) + "}", end = next;
+    else
+      out_ += whole;
+    at_ = end;
+  }
+
+  const std::string& text_;
+  size_t at_ = 0;
+  std::string out_;
+};
+
+// The text without marks, in lower case, with single blanks.
+std::string plain_phrase(const std::string& text) {
+  std::string out;
+  for (char c : lower_words(text))
+    if (c == ' ' && (out.empty() || out.back() == ' ')) continue;
+    else if (c != kWord) out += c;
+  return trimmed(out);
+}
+
+std::string with_group(const Regex& pattern, const std::string& text, std::string_view before, std::string_view behind) {
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(pattern, text); scan.next(); begin = scan.group().end)
+    out.append(text, begin, scan.group().begin - begin).append(before).append(scan.text(1)).append(behind);
+  return out.append(text, begin);
+}
+
+bool holds_any(const std::string& text, std::initializer_list<std::string_view> parts) {
+  return std::ranges::any_of(parts, [&](std::string_view part) { return text.find(part) != std::string::npos; });
+}
+
+}  // namespace
+
+std::string with_spelled_numbers(const std::string& text) {
+  if (std::none_of(text.begin(), text.end(), is_letter)) return text;
+  static const Regex kHalf(R"((?i)(?<![\d.}])(\d++)\s*+\x05?and\s++\x05?a\s++\x05?half\b)", "math rule", kSpelledEffort),
+      kNegative(R"((?i)^\s*+\x05?(?:negative|minus)\s++(?=[\d\\]))", "math rule", kSpelledEffort);
+  std::string out = Speller(text).read();
+  if (holds_any(lower_words(out), {"half", "negative", "minus"})) {
+    out = substituted(kNegative, with_group(kHalf, out, "", "\\frac{1}{2}"), "-");
+    if (plain_phrase(out) == "half" || plain_phrase(out) == "a half") out = "\\frac{1}{2}";
+  }
+  return out;
+}
+
+std::string with_usual_phrases(std::string text) {
+  if (text.size() > kLongestPhrase || std::none_of(text.begin(), text.end(), is_letter)) return text;
+  const std::string whole = plain_phrase(text);
+  static const Regex kNoSolution(R"(^(?:there (?:is|are) )?no (?:real |integer |such )?(?:solutions?|roots?)(?: exists?)?$)", "math rule",
+                                 kSpelledEffort),
+      kInfinity(R"(^(?:infinity|infinite|infinitely many(?: solutions)?)$)", "math rule", kSpelledEffort),
+      kArticle(R"(^\s*+\x05?(?i:an?|the)\s++(?=\x05?[A-Za-z]{3}))", "math rule", kSpelledEffort),
+      kPlain(R"(^[a-z]++(?: (?!sin|cos|tan|sec|csc|cot|log|exp|sqrt|root)[a-z]{3,}+)++$)", "math rule", kSpelledEffort),
+      kRank(R"((\d)\s*+(?:\^\s*+)?(?:\{\s*+\x05?(?:st|nd|rd|th)\s*+\}|\x05?(?:st|nd|rd|th)\b))", "math rule", kSpelledEffort),
+      kRemainder(R"((?i)(?<=\d)\s*+,?\s*+(?:\x05?with\s++)?(?:\x05?a\s++)?\x05?remainder\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+)",
+                 "math rule", kSpelledEffort),
+      kQuotient(R"((?i)^\s*+\x05?quotient\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+(?=\d[^a-z\x05]*\x05?remainder))", "math rule",
+                kSpelledEffort),
+      kBase(R"((?i)(?<=[\dA-F])\s*+\(?\s*+(?:\x05?in\s++)?\x05?base[\s-]*+(\d++)\s*+\)?\s*+$)", "math rule", kSpelledEffort),
+      kBaseIndex(R"(_\s*+\{\s*+(\d++)\s*+\})", "math rule", kSpelledEffort),
+      kHours(R"((?<=\d)\s*+\x05?hr?s?\s*+(\d++)\s*+\x05?m(?:ins?)?\b(?!/))", "math rule", kSpelledEffort);
+  if (kNoSolution.found_in(whole)) return "\\emptyset";
+  if (kInfinity.found_in(whole)) return "\\infty";
+  if (kPlain.found_in(whole)) text = substituted(kArticle, text, "");
+  const size_t space = whole.find(' ');
+  if (const auto rank = value_of(number_ranks(), whole.substr(0, space))) {
+    const size_t at = text.find_first_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    if (trimmed(std::string_view(text).substr(0, at)).size() <= 1)
+      text = std::to_string(*rank) + " " + kWord + "th" + text.substr(at + std::min(space, whole.size()));
+  }
+  if (holds_any(text, {"st", "nd", "rd", "th"})) text = with_group(kRank, text, "", std::string(" ") + kWord + "th ");
+  if (holds_any(lower_words(text), {"remainder"}))
+    text = substituted(kRemainder, substituted(kQuotient, text, ""), std::string(" ") + kWord + "remainder ");
+  if (holds_any(lower_words(text), {"base"})) text = with_group(kBase, text, "_{", "}");
+  if (text.find('_') != std::string::npos) text = with_group(kBaseIndex, text, "_{", "}");
+  if (text.find('h') != std::string::npos)
+    text = with_group(kHours, text, std::string(" ") + kWord + "hour ", std::string(" ") + kWord + "minute");
+  return text;
+}
+
+}  // namespace tandem::reward
