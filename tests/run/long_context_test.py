@@ -18,7 +18,8 @@ KV_BYTES = 2 * 2 * 32 * 4  # of a token: keys and values, two layers, one head o
 def run(program, folder, tokens, steps, flags=()):
     reward = pathlib.Path(folder).parent / "by_place.py"
     # Scores of a group differ, so that the step has a gradient, and are an answer's alone, in whatever batch it comes.
-    reward.write_text("import zlib\n\n\ndef score(completions, **columns):\n    return [zlib.crc32(c.encode()) / 2**32 for c in completions]\n")
+    reward.write_text("import zlib\n\n\ndef score(completions, **columns):\n"
+                      "    return [zlib.crc32(c.encode()) / 2**32 for c in completions]\n")
     # The cache of one rank has room for two answers and a quarter.
     cache_mib = max(1, int(2.25 * (tokens + 64) * KV_BYTES) >> 20)
     settings = {**MODEL, "reward.python": f"{reward}:score", "rollout.max_new_tokens": tokens, "model.init_max_positions": tokens + 64,
