@@ -188,7 +188,8 @@ def endings(model, root):
     text = free["completions"][0]["text"]
     (said / "generation_config.json").write_text(json.dumps({
         "stop_strings": [text[2:4]], "eos_token_id": [len(ALPHABET), 7], "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1,
-        "suppress_tokens": [1, 2], "presence_penalty": 0.5, "top_p": "0.9", "begin_suppress_tokens": None, "bad_words_ids": [], "num_beams": 1, "max_new_tokens": 99}))
+        "suppress_tokens": [1, 2], "presence_penalty": 0.5, "top_p": "0.9",
+        "begin_suppress_tokens": None, "bad_words_ids": [], "num_beams": 1, "max_new_tokens": 99}))
     parts = [f"{said}/generation_config.json is not followed in: temperature 0.6, top_p \"0.9\", top_k 20, max_new_tokens 99, "
              "suppress_tokens [1,2], repetition_penalty 1.1, presence_penalty 0.5;"]
     out = program.done(["generate", "--model", said, "--prompt", "a", "--max-new-tokens", 12])
@@ -207,7 +208,7 @@ def endings(model, root):
     settings = {"schedule.groups_per_step": 2, "rollout.max_new_tokens": 12, "data.max_rows": 2}
     out = program.done(["run", rf.tiny_recipe(root / "said.yaml"), "--model", said, "--run-dir", run, "--steps", 1, "--no-eval",
                         *rf.sets(settings)])
-    checks.check("top_k 20, max_new_tokens 99, suppress_tokens [1,2], repetition_penalty 1.1, presence_penalty 0.5" in out.stderr, out.stderr)
+    checks.check("suppress_tokens [1,2], repetition_penalty 1.1, presence_penalty 0.5" in out.stderr, out.stderr)
     answers = [answer for (answer,) in rf.rows(run, "SELECT response FROM samples")]
     checks.check(answers and all(text[2:4] not in answer for answer in answers), "stop strings end answers of a run")
     rf.said("stop strings and several ends are followed, what is not is said in one line")

@@ -196,7 +196,8 @@ void read_deepseek_experts(const ConfigKeys& keys, MoeConfig& e) {
   if (keys.text("topk_method", "noaux_tc") != "noaux_tc") keys.refuse("topk_method", "\"noaux_tc\"");
   if (keys.positive("moe_layer_freq", kMostLayers, 1) != 1) keys.refuse("moe_layer_freq", "1");
   const auto refuse_group = [&](const char* key, int64_t value, const std::string& wanted) {
-    throw UserError(keys.where(), join_text("\"", key, "\" is ", value, keys.has(key) ? "" : ", as it is where the file does not say it"), wanted);
+    const char* unsaid = keys.has(key) ? "" : ", as it is where the file does not say it";
+    throw UserError(keys.where(), join_text("\"", key, "\" is ", value, unsaid), wanted);
   };
   if (e.num_experts % e.num_groups != 0 || e.num_experts / e.num_groups < 2)
     refuse_group("n_group", e.num_groups, join_text("groups of two or more of the ", e.num_experts, " experts"));
