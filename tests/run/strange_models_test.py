@@ -27,18 +27,31 @@ def changed(model, name, **keys):
     return folder
 
 
-def add_head(folder, change):
-    """Writes an lm_head.weight beside the embeddings: the same numbers, or others in its first bytes."""
+def add_tensor(folder, name, entry_of):
+    """Writes one more tensor: entry_of takes header and values, and gives shape and bytes."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header, values = json.loads(data[8:8 + size]), data[8 + size:]
-    begin, end = header[EMBEDDING]["data_offsets"]
-    head = (struct.pack("<f", 3.0) if change else values[begin:begin + 4]) + values[begin + 4:end]
-    header[HEAD] = {**header[EMBEDDING], "data_offsets": [len(values), len(values) + len(head)]}
+    shape, more = entry_of(header, values)
+    header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(values), len(values) + len(more)]}
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + values + head)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + values + more)
     return folder
+
+
+def add_head(folder, change):
+    """Writes an lm_head.weight beside the embeddings: the same numbers, or others in its first bytes."""
+    def head(header, values):
+        begin, end = header[EMBEDDING]["data_offsets"]
+        return header[EMBEDDING]["shape"], (struct.pack("<f", 3.0) if change else values[begin:begin + 4]) + values[begin + 4:end]
+
+    return add_tensor(folder, HEAD, head)
+
+
+def add_frequencies(folder):
+    """As checkpoints of Llama's first years have them."""
+    return add_tensor(folder, "model.layers.0.self_attn.rotary_emb.inv_freq", lambda header, values: ([8], bytes(32)))
 
 
 def logprobs(model):
@@ -51,6 +64,7 @@ def heads(model):
     untied = logprobs(add_head(changed(model, "own", tie_word_embeddings=False), True))
     checks.check(untied != tied, "a head of its own is used")
     checks.check(logprobs(add_head(changed(model, "absent-key", tie_word_embeddings=None), False)) == tied, "an absent key means not tied")
+    checks.check(logprobs(add_frequencies(changed(model, "frequencies"))) == tied, "stored frequencies follow from config.json")
     other = add_head(changed(model, "other"), True)
     for command in (["logprobs"], ["generate"]):
         program.refused([*command, "--model", other], 2, f"{other}/config.json", "tie_word_embeddings", "true", HEAD, "differs from",
@@ -174,9 +188,10 @@ def endings(model, root):
     text = free["completions"][0]["text"]
     (said / "generation_config.json").write_text(json.dumps({
         "stop_strings": [text[2:4]], "eos_token_id": [len(ALPHABET), 7], "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1,
-        "suppress_tokens": [1, 2], "begin_suppress_tokens": None, "bad_words_ids": [], "num_beams": 1, "max_new_tokens": 99}))
-    parts = [f"{said}/generation_config.json is not followed in: temperature 0.6, top_k 20, max_new_tokens 99, suppress_tokens [1,2], "
-             "repetition_penalty 1.1;"]
+        "suppress_tokens": [1, 2], "presence_penalty": 0.5, "top_p": "0.9",
+        "begin_suppress_tokens": None, "bad_words_ids": [], "num_beams": 1, "max_new_tokens": 99}))
+    parts = [f"{said}/generation_config.json is not followed in: temperature 0.6, top_p \"0.9\", top_k 20, max_new_tokens 99, "
+             "suppress_tokens [1,2], repetition_penalty 1.1, presence_penalty 0.5;"]
     out = program.done(["generate", "--model", said, "--prompt", "a", "--max-new-tokens", 12])
     checks.check(all(out.stderr.count(part) == 1 for part in parts), out.stderr)
     checks.check("begin_suppress" not in out.stderr and "num_beams" not in out.stderr and "bad_words" not in out.stderr, out.stderr)
@@ -193,7 +208,7 @@ def endings(model, root):
     settings = {"schedule.groups_per_step": 2, "rollout.max_new_tokens": 12, "data.max_rows": 2}
     out = program.done(["run", rf.tiny_recipe(root / "said.yaml"), "--model", said, "--run-dir", run, "--steps", 1, "--no-eval",
                         *rf.sets(settings)])
-    checks.check("temperature 0.6, top_k 20, max_new_tokens 99, suppress_tokens [1,2], repetition_penalty 1.1" in out.stderr, out.stderr)
+    checks.check("suppress_tokens [1,2], repetition_penalty 1.1, presence_penalty 0.5" in out.stderr, out.stderr)
     answers = [answer for (answer,) in rf.rows(run, "SELECT response FROM samples")]
     checks.check(answers and all(text[2:4] not in answer for answer in answers), "stop strings end answers of a run")
     rf.said("stop strings and several ends are followed, what is not is said in one line")

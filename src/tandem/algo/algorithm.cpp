@@ -236,6 +236,8 @@ Algorithm algorithm_of(const Options& given) {
   algorithm.whiten_floor = o.whiten_floor;
   algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : surrogate_of(o.loss);
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
+  if (o.clip_dual > 0 && o.clip_dual <= 1)
+    throw UserError("algo.clip_dual", join_text("is ", o.clip_dual, ", which takes the gradient of fresh samples away"), "above 1, or 0");
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;
   algorithm.kl_in_reward = o.kl_in_reward;

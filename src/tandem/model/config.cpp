@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-void read_eos(const ConfigKeys& keys, std::vector<int32_t>& ids) {
+void read_eos(const ConfigKeys& keys, int64_t vocab_size, std::vector<int32_t>& ids) {
   constexpr const char* kKey = "eos_token_id";
   if (!keys.has(kKey)) return;
   const json& v = keys.at(kKey);
@@ -28,6 +28,8 @@ void read_eos(const ConfigKeys& keys, std::vector<int32_t>& ids) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kMostRows)
       keys.refuse(kKey, "a token id, or a list of token ids");
     const auto number = id.get<int32_t>();
+    if (number >= vocab_size)
+      log::warning_once(join_text(keys.where(), ": ", kKey, " ", number, " ends no response: the vocabulary has ", vocab_size, " tokens"));
     if (std::find(ids.begin(), ids.end(), number) == ids.end()) ids.push_back(number);
   }
 }
@@ -43,25 +45,38 @@ void read_stop_strings(const ConfigKeys& keys, std::vector<std::string>& texts) 
   }
 }
 
+// As transformers counts: what stands at the top of the file, else what the object says, else max_position_embeddings.
+int64_t original_positions(const ConfigKeys& keys, const ConfigKeys& rope, int64_t max_positions) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  if (keys.has(kKey)) {
+    const int64_t outside = keys.positive(kKey, kMostRows);
+    if (rope.has(kKey) && rope.at(kKey) != outside)
+      log::warning_once(join_text(keys.where(), ": its ", kKey, " of ", outside, " takes the place of the ", rope.at(kKey).dump(),
+                                  " that stands in ", rope.where()));
+    return outside;
+  }
+  if (rope.has(kKey)) return rope.positive(kKey, kMostRows);
+  log::warning_once(join_text(rope.where(), ": no ", kKey, "; the max_position_embeddings of ", max_positions, " counts for it"));
+  return max_positions;
+}
+
 void read_llama3(const ConfigKeys& rope, RopeScaling& s) {
   s.factor = rope.number("factor");
   s.low_freq_factor = rope.number("low_freq_factor");
   s.high_freq_factor = rope.number("high_freq_factor");
-  s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
   if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", join_text("above low_freq_factor, ", s.low_freq_factor));
 }
 
 void read_yarn(const ConfigKeys& rope, int64_t max_positions, RopeScaling& s) {
-  s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
   const bool is_null = rope.contains("factor") && !rope.has("factor");  // then it follows from the two lengths
   s.factor = is_null ? static_cast<double>(max_positions) / static_cast<double>(s.original_max_positions) : rope.number("factor");
   const std::pair<const char*, double*> optional[] = {{"beta_fast", &s.beta_fast},
                                                       {"beta_slow", &s.beta_slow},
                                                       {"mscale", &s.mscale},
-                                                      {"mscale_all_dim", &s.mscale_all_dim},
-                                                      {"attention_factor", &s.attention_factor}};
+                                                      {"mscale_all_dim", &s.mscale_all_dim}};
   for (const auto& [key, value] : optional)
-    if (rope.has(key)) *value = rope.number(key);
+    if (rope.has(key) && rope.at(key) != 0) *value = rope.number(key);  // 0 is none of it
+  if (rope.has("attention_factor")) s.attention_factor = rope.number("attention_factor");
   if (!rope.flag("truncate", true)) rope.refuse("truncate", "true");
   if (s.beta_fast <= s.beta_slow)
     throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
@@ -96,9 +111,10 @@ void check_rope_keys(const ConfigKeys& rope, const std::string& type) {
   }
 }
 
-void read_rope_object(const ConfigKeys& rope, ModelConfig& c) {
+void read_rope_object(const ConfigKeys& keys, const ConfigKeys& rope, ModelConfig& c) {
   RopeScaling& s = c.rope_scaling;
   s.type = rope_type(rope);
+  if (s.type == "llama3" || s.type == "yarn") s.original_max_positions = original_positions(keys, rope, c.max_positions);
   if (s.type == "llama3") read_llama3(rope, s);
   else if (s.type == "yarn") read_yarn(rope, c.max_positions, s);
   else if (s.type == "linear" || s.type == "dynamic") s.factor = rope.number("factor");
@@ -121,7 +137,7 @@ void read_rope(const ConfigKeys& keys, ModelConfig& c) {
   const bool scaled = is_there(kScaling), both = scaled && is_there(kParameters);
   if (!scaled && !is_there(kParameters)) return;
   const ConfigKeys rope = keys.inside(scaled ? kScaling : kParameters);
-  read_rope_object(rope, c);
+  read_rope_object(keys, rope, c);
   if (keys.has(kTheta) && c.rope_theta != outside)
     log::warning_once(join_text(rope.where(), ": its rope_theta of ", c.rope_theta, " takes the place of the ", outside, " beside it"));
   if (!both || keys.at(kScaling) == keys.at(kParameters)) return;
@@ -146,17 +162,17 @@ void read_latent_attention(const ConfigKeys& keys, ModelConfig& c) {
   c.num_kv_heads = c.num_heads;
 }
 
-void read_choice(const ConfigKeys& keys, MoeConfig& e) {
+void read_choice(const ConfigKeys& keys, MoeConfig& e, bool normalizes) {
   e.experts_per_token = keys.positive("num_experts_per_tok", kMostWidth);
   if (e.experts_per_token > e.num_experts)
     keys.refuse("num_experts_per_tok", join_text("at most the ", e.num_experts, " experts"));
   e.intermediate_size = keys.positive("moe_intermediate_size", kMostWidth);
-  e.normalize = keys.flag("norm_topk_prob", false);
+  e.normalize = keys.flag("norm_topk_prob", normalizes);
 }
 
 void read_qwen_experts(const ConfigKeys& keys, MoeConfig& e) {
   e.num_experts = keys.positive(keys.has("num_local_experts") ? "num_local_experts" : "num_experts", kMostWidth);  // transformers 5, 4
-  read_choice(keys, e);
+  read_choice(keys, e, false);
   e.sparse_step = keys.positive("decoder_sparse_step", kMostLayers, 1);
   if (!keys.has("mlp_only_layers")) return;
   for (const json& layer : keys.at("mlp_only_layers")) {
@@ -165,22 +181,28 @@ void read_qwen_experts(const ConfigKeys& keys, MoeConfig& e) {
   }
 }
 
+// What an absent key means is transformers' own, that of the published model; null is none.
 void read_deepseek_experts(const ConfigKeys& keys, MoeConfig& e) {
+  const auto absent = [&](const char* key, int64_t means, int64_t null) { return keys.contains(key) ? null : means; };
   e.num_experts = keys.positive("n_routed_experts", kMostWidth);
-  read_choice(keys, e);
-  e.num_shared_experts = keys.whole("n_shared_experts", kMostWidth, 0);
-  e.num_groups = keys.positive("n_group", kMostWidth, 1);
-  e.top_groups = keys.positive("topk_group", kMostWidth, 1);
-  e.scaling = keys.number("routed_scaling_factor", 1);
-  e.first_sparse_layer = keys.whole("first_k_dense_replace", kMostLayers, 0);
+  read_choice(keys, e, true);
+  e.num_shared_experts = keys.whole("n_shared_experts", kMostWidth, absent("n_shared_experts", 1, 0));
+  e.num_groups = keys.positive("n_group", kMostWidth, absent("n_group", 8, 1));
+  e.top_groups = keys.positive("topk_group", kMostWidth, absent("topk_group", 4, 1));
+  e.scaling = keys.number("routed_scaling_factor", 2.5);
+  e.first_sparse_layer = keys.whole("first_k_dense_replace", kMostLayers, absent("first_k_dense_replace", 3, 0));
   e.sigmoid = e.correction_bias = true;
   if (keys.text("scoring_func", "sigmoid") != "sigmoid") keys.refuse("scoring_func", "\"sigmoid\"");
   if (keys.text("topk_method", "noaux_tc") != "noaux_tc") keys.refuse("topk_method", "\"noaux_tc\"");
   if (keys.positive("moe_layer_freq", kMostLayers, 1) != 1) keys.refuse("moe_layer_freq", "1");
+  const auto refuse_group = [&](const char* key, int64_t value, const std::string& wanted) {
+    const char* unsaid = keys.has(key) ? "" : ", as it is where the file does not say it";
+    throw UserError(keys.where(), join_text("\"", key, "\" is ", value, unsaid), wanted);
+  };
   if (e.num_experts % e.num_groups != 0 || e.num_experts / e.num_groups < 2)
-    keys.refuse("n_group", join_text("groups of two or more of the ", e.num_experts, " experts"));
+    refuse_group("n_group", e.num_groups, join_text("groups of two or more of the ", e.num_experts, " experts"));
   if (e.top_groups > e.num_groups || e.top_groups * (e.num_experts / e.num_groups) < e.experts_per_token)
-    keys.refuse("topk_group", join_text("at most ", e.num_groups, ", and room for ", e.experts_per_token, " experts"));
+    refuse_group("topk_group", e.top_groups, join_text("at most ", e.num_groups, ", and room for ", e.experts_per_token, " experts"));
 }
 
 // As transformers counts: the names of the labels, else num_labels, else two. 0 for a model that is no classifier.
@@ -293,7 +315,7 @@ ModelConfig parse_config(const json& config, const std::string& where) {
   // Qwen2 has its bias on q, k and v without saying so.
   for (const char* key : {"attention_bias", "mlp_bias"})
     if (keys.flag(key)) keys.refuse(key, "false for " + c.family);
-  read_eos(keys, c.eos_ids);
+  read_eos(keys, c.vocab_size, c.eos_ids);
   c.num_labels = read_num_labels(keys, family::classifier_class(traits));
   if (c.num_labels > 0) c.pad_id = read_pad(keys);
   if (c.num_heads % c.num_kv_heads != 0)
@@ -364,7 +386,7 @@ ModelConfig read_config(const std::string& dir, ModelUse use) {
   if (std::filesystem::exists(generation)) {
     const json said = read_json_object(generation);
     const ConfigKeys keys(said, generation);
-    read_eos(keys, config.eos_ids);
+    read_eos(keys, config.vocab_size, config.eos_ids);
     read_stop_strings(keys, config.stop_strings);
   }
   return config;

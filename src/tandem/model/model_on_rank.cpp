@@ -65,12 +65,13 @@ void ModelOnRank::load(const std::string& dir, Head head) {
   for (const family::Parameter& p : family::parameters(config()))
     if (!begins(p.name)) names.push_back(p.name);
   // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
-  // further token.
+  // further token, and the frequencies of positions, which older checkpoints hold; these follow from config.json.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
   const bool has_own_head = !config().tied_embeddings && config().num_labels == 0;
   check_head(config(), files);
   files.require_exactly(names, [&](const std::string& name) {
-    return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
+    return (!has_own_head && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq") ||
+           (config().family == "deepseek_v3" && name.starts_with(further));
   });
   load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) {
     if (begins(spec.name)) to.zero_();

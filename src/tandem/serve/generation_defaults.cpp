@@ -24,7 +24,9 @@ const std::pair<const char*, json> kUnknownHere[] = {
     {"encoder_no_repeat_ngram_size", 0}, {"min_length", 0},       {"min_new_tokens", 0},           {"min_p", 0.0},
     {"typical_p", 1.0},            {"epsilon_cutoff", 0.0},       {"eta_cutoff", 0.0},             {"top_h", {}},
     {"penalty_alpha", 0.0},        {"guidance_scale", 1.0},       {"num_beams", 1},                {"num_beam_groups", 1},
-    {"diversity_penalty", 0.0},    {"dola_layers", {}},           {"max_time", {}}};
+    {"diversity_penalty", 0.0},    {"dola_layers", {}},           {"max_time", {}},
+    {"presence_penalty", 0.0},     {"frequency_penalty", 0.0},    {"logit_bias", {}},              {"stop_words_ids", {}},
+    {"stop_token_ids", {}},        {"stop", {}},                  {"num_return_sequences", 1},     {"token_healing", {}}};
 
 bool says_something(const json& value, const json& neutral) {
   return !value.is_null() && value != neutral && !(value.is_structured() && value.empty()) && value != false;
@@ -41,7 +43,7 @@ void say_not_followed(const std::string& dir, const rollout::Sampling& sampling)
     text += (text.empty() ? "" : ", ") + std::string(key) + " " + said.at(key).dump().substr(0, 60);
   };
   const auto differs = [&](const char* key, double value) {
-    return said.contains(key) && said.at(key).is_number() && said.at(key) != value;
+    return said.contains(key) && !said.at(key).is_null() && said.at(key) != value;
   };
   const bool greedy = sampling.temperature == 0, asks_greedy = said.contains("do_sample") && said.at("do_sample") == false;
   if (asks_greedy && !greedy) add("do_sample");

@@ -58,6 +58,11 @@ class SpecialTokens {
       if (key.ends_with("_token") && value.is_string() && !is_standard(key))
         named_.push_back({config[key], special_token(config[key]), {}});
     const char* extra = has(config, "extra_special_tokens") ? "extra_special_tokens" : "additional_special_tokens";
+    constexpr const char* kModels = "model_specific_special_tokens";
+    if (has(config, kModels)) {
+      if (!config[kModels].value().is_object()) config[kModels].unsupported("expected an object of names and tokens");
+      add_extra(config[kModels], files.config_in_order[kModels]);
+    }
     if (has(config, extra)) add_extra(config[extra], files.config_in_order[extra]);
     if (files.config.contains(kDecoder)) return;
     for (const char* key : kNames) standard(map, key);

@@ -39,6 +39,17 @@ TEST(Algorithm, AutoMasksOffPolicySequencesForOlderSamplesAlone) {
   }
 }
 
+TEST(Algorithm, ADualClipThatTakesAFreshSamplesGradientIsRefused) {
+  for (const double bound : {0.5, 1.0}) {
+    Options o;
+    o.clip_dual = bound;
+    EXPECT_THROW((void)algorithm_of(o), UserError) << bound;
+  }
+  Options none;
+  none.clip_dual = 0;
+  EXPECT_NO_THROW((void)algorithm_of(none));
+}
+
 TEST(Algorithm, AnUnknownNameGetsTheNearest) {
   try {
     named_algorithm("dr_grp");

@@ -85,7 +85,7 @@ TEST(ModelConfig, LlamaStretchesItsRopeAndReadsBack) {
   const ModelConfig again = parse_config(to_json(c, "float32"), "again");
   EXPECT_EQ(again.rope_scaling.factor, 8.0);
   EXPECT_EQ(again.rope_scaling.original_max_positions, 64);
-  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
     json lacking = llama;
     lacking["rope_scaling"].erase(key);
     EXPECT_NE(refusal(lacking).find(key), std::string::npos);
@@ -170,6 +170,9 @@ TEST(ModelConfig, WhatASayAboutPositionsIsNotFollowedInIsRefusedOrSaid) {
       {{{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}, {"rope_theta", 7}},
        "its rope_theta of 500000 takes the place of the 7"},
       {{{"rope_parameters", kYarn}, {"rope_scaling", {{"rope_type", "default"}}}}, "rope_scaling beside it takes its place"},
+      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "no original_max_position_embeddings; the max_position_embeddings"},
+      {{{"rope_scaling", kYarn}, {"original_max_position_embeddings", 32}}, "of 32 takes the place of the 64"},
+      {{{"eos_token_id", {0, 7000}}}, "eos_token_id 7000 ends no response"},
       {{{"rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}}}, {"rope_scaling", kYarn}},
        "\"mrope_section\" is not read"},
   };
@@ -179,6 +182,27 @@ TEST(ModelConfig, WhatASayAboutPositionsIsNotFollowedInIsRefusedOrSaid) {
   }
   const json agrees = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}}, {"rope_scaling", kYarn}};
   EXPECT_EQ(said_by([&] { (void)parse_config(with_rope(agrees), "here"); }), "");
+}
+
+TEST(ModelConfig, TheOriginalPositionsMayStandAtTheTopOrBeThoseOfTheModel) {
+  const json bare = {{"rope_type", "yarn"}, {"factor", 4.0}}, llama3 = plus(bare, {{"rope_type", "llama3"},
+                     {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
+  const std::pair<json, int64_t> read[] = {
+      {{{"rope_scaling", kYarn}, {"original_max_position_embeddings", 32}}, 32},
+      {{{"rope_scaling", bare}, {"original_max_position_embeddings", 32}}, 32},
+      {{{"rope_parameters", plus(llama3, {{"original_max_position_embeddings", 64}})}, {"original_max_position_embeddings", 32}}, 32},
+      {{{"rope_scaling", kYarn}, {"original_max_position_embeddings", nullptr}}, 64},
+      {{{"rope_scaling", bare}, {"max_position_embeddings", 128}}, 128},
+      {{{"rope_scaling", llama3}, {"max_position_embeddings", 128}}, 128},
+  };
+  for (const auto& [keys, positions] : read) {
+    const ModelConfig c = parse_config(with_rope(keys), "here");
+    EXPECT_EQ(c.rope_scaling.original_max_positions, positions) << keys;
+    EXPECT_EQ(parse_config(to_json(c, "float32"), "again").rope_scaling.original_max_positions, positions) << keys;
+  }
+  const json none_of_it = plus(kYarn, {{"mscale", 1.0}, {"mscale_all_dim", 0}, {"beta_slow", 0}});
+  EXPECT_TRUE(at::equal(rope_table(parse_config(with_rope({{"rope_scaling", none_of_it}}), "here")),
+                        rope_table(parse_config(with_rope({{"rope_scaling", kYarn}}), "here"))));
 }
 
 TEST(ModelConfig, ALinearRopeTurnsByPositionsOverTheFactor) {
@@ -231,8 +255,6 @@ TEST(ModelConfig, StopStringsOfTheGenerationConfigAreRead) {
 TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
   const json longrope = {{"rope_type", "longrope"}, {"rope_theta", 1e6}, {"factor", 4.0}};
   EXPECT_NE(refusal(with("rope_parameters", longrope)).find("longrope"), std::string::npos);
-  const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
-  EXPECT_NE(refusal(with("rope_parameters", yarn)).find("original_max_position_embeddings"), std::string::npos);
   EXPECT_NE(refusal(with("rope_parameters", {{"rope_theta", nullptr}})).find("rope_theta"), std::string::npos);
   EXPECT_EQ(parse_config(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}), "here").rope_theta, 5e5);
   EXPECT_EQ(parse_config(with("rope_scaling", {{"rope_type", "default"}}), "here").rope_theta, 10000);
@@ -298,6 +320,30 @@ TEST(ModelConfig, AModelIsOpenedForWhatItIs) {
   EXPECT_NE(refusal("qwen2_score1", ModelUse::kLanguage).find("a reward model"), std::string::npos);
   EXPECT_NE(refusal("llama", ModelUse::kScores).find("LlamaForSequenceClassification"), std::string::npos);
   for (const char* name : {"qwen2_score1", "llama"}) EXPECT_EQ(refusal(name, ModelUse::kEither), "");
+}
+
+// transformers 5.24: DeepseekV3Config().
+TEST(ModelConfig, WhatADeepSeekDoesNotSayIsAsInThePublishedOne) {
+  std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/deepseek_v3/config.json");
+  json config = json::parse(in);
+  config["n_routed_experts"] = 16;
+  for (const char* key : {"norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group", "n_shared_experts",
+                          "first_k_dense_replace"})
+    config.erase(key);
+  const MoeConfig e = parse_config(config, "here").moe;
+  EXPECT_TRUE(e.normalize);
+  EXPECT_EQ(e.scaling, 2.5);
+  EXPECT_EQ(e.num_groups, 8);
+  EXPECT_EQ(e.top_groups, 4);
+  EXPECT_EQ(e.num_shared_experts, 1);
+  EXPECT_EQ(e.first_sparse_layer, 3);
+  for (const char* key : {"n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"}) config[key] = nullptr;
+  const MoeConfig none = parse_config(config, "here").moe;
+  EXPECT_EQ(none.num_groups * none.top_groups, 1);
+  EXPECT_EQ(none.num_shared_experts + none.first_sparse_layer, 0);
+  config.erase("n_group");
+  config["n_routed_experts"] = 12;
+  EXPECT_NE(refusal(config).find("\"n_group\" is 8, as it is where the file does not say it"), std::string::npos) << refusal(config);
 }
 
 TEST(ModelConfig, ExpertsThatCannotBeChosenAreRefused) {

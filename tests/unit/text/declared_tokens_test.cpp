@@ -49,6 +49,16 @@ TEST(DeclaredTokens, AreThoseThatTransformersMakesOfTheFiles) {
   }
 }
 
+TEST(DeclaredTokens, TokensOfTheModelsOwnMayHaveEitherName) {
+  const TokenFolder folder;
+  const Json tokens = {{"think_token", "<think>"}};
+  const auto load = [&](const char* key) { return folder.load({{"eos_token", "<end>"}, {key, tokens}}, Json::object(), Json::object()); };
+  const Tokenizer named = load("extra_special_tokens"), specific = load("model_specific_special_tokens");
+  EXPECT_EQ(specific.encode("a<think>"), named.encode("a<think>"));
+  EXPECT_EQ(specific.encode("a<think>").size(), named.encode("a").size() + 1);
+  EXPECT_EQ(specific.vocab_size(), named.vocab_size());
+}
+
 TEST(DeclaredTokens, FilesThatContradictEachOtherAreBothNamed) {
   const TokenFolder folder;
   const auto decoder = [](const char* id, const char* content) { return Json{{"added_tokens_decoder", {{id, {{"content", content}}}}}}; };
