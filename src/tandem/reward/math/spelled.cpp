@@ -96,7 +96,7 @@ class Speller {
     return at > from ? word_at(at, end) : "";
   }
 
-  // twenty-one, three hundred and five, two million; then a part, as in two thirds.
+  // twenty-one (with its hyphen: "forty two" is also a list), three hundred and five, two million; then a part, as in two thirds.
   void number() {
     int64_t sum = 0, group = 0, last = 0;
     size_t end = at_;
@@ -106,10 +106,11 @@ class Speller {
       else if (const int64_t scale = *value_of(number_scales(), word); scale == 100) group *= 100, last = 100;
       else sum += group * scale, group = 0, last = scale;
       end = next;
+      const bool has_hyphen = end < text_.size() && text_[end] == '-';
       word = next_word(end, next);
       if (word == "and" && last >= 100) word = next_word(next, next);
       const auto small = value_of(small_numbers(), word);
-      const bool fits = small && ((last >= 20 && last < 100 && *small > 0 && *small < 10) || last >= 100);
+      const bool fits = small && ((has_hyphen && last >= 20 && last < 100 && *small > 0 && *small < 10) || last >= 100);
       if (!fits && !(value_of(number_scales(), word) && sum < 1000000000000 && group > 0)) break;
     }
     const std::string whole = std::to_string(sum + group);
