@@ -235,8 +235,11 @@ bool begins_phrase(std::string_view text, const NamedLetter& named) {
 
 // No choice: a letter that begins a phrase, or is ruled out.
 bool is_no_choice(std::string_view text, const NamedLetter& named) {
-  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)|)"
-                               R"((?:is|was|does|would|could)n't|(?:does|would|could)\s+not|fails|failed|cannot|can't)\b)",
+  // "D cannot be determined" may be the text of D: verbs without an object of their own count alone.
+  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:(?:(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)|)"
+                               R"((?:isn't|wasn't|(?:cannot|can't|could\s++not)\s++be)\s++(?:right|correct|true|the\s++answer)|)"
+                               R"((?:does\s++not|doesn't|cannot|can't)\s++(?:work|hold|fit|match|follow))\b|)"
+                               R"((?:fails|failed)\s*+(?:[.,;!]|$)))",
                                "choice rule", kTrusted),
       kNot(R"((?i)(?:\bnot|n't|\bnever|\bneither|\bnor)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
       kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))", "choice rule", kTrusted);
@@ -361,8 +364,7 @@ ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& 
   const std::string text = trimmed(gold);
   if (text.size() == 1 && std::isalpha(static_cast<unsigned char>(text[0]))) {
     const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-    const auto at = static_cast<size_t>(letter - 'A');
-    if (letter <= 'J') return {letter, at < choices.size() ? choices[at] : ""};
+    if (letter <= 'J') return {letter, ""};
   }
   for (size_t i = 0; i < choices.size(); ++i)
     if (choice_normal(choices[i]) == choice_normal(text)) return {static_cast<char>('A' + i), text};
@@ -379,16 +381,28 @@ std::string_view letters_of(const std::vector<std::string>& choices) {
   return choices.empty() ? kAll : kAll.substr(0, choices.size());
 }
 
+// A text without what may stand around it.
+static std::string written_alone(std::string_view text) {
+  std::string out = replaced(replaced(lower(text), "\\text", ""), "\\boxed", "");
+  std::erase_if(out, [](unsigned char c) { return std::isspace(c) || std::string_view("${}*_\"'`").find(static_cast<char>(c)) < 9; });
+  while (out.ends_with('.')) out.pop_back();
+  return out;
+}
+
 double choice_score(std::string_view response, const ChoiceGold& gold, const std::vector<std::string>& choices) {
   if (const auto letter = choice_letter(response, letters_of(choices))) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
   // Of a text that names a choice: its box, or what it announces; else all of it.
-  static const Regex kSaid(R"((?i)\banswer\s*+(?:is|:)\s*+([^.\n]*+))", "choice rule", kTrusted);
+  static const Regex kSaid(R"((?i)\banswer\s*+(?:is\b|:)\s*+([^.\n]*+))", "choice rule", kTrusted);
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
   std::string part;
   for (Regex::Scan scan(kSaid, response); scan.next();) part = scan.text(1);
   if (const auto box = dapo_last_boxed(response)) part = *box;
   for (const char* other : {", not ", ", rather than ", " rather than ", " instead of "})
     if (const size_t at = part.find(other); at != std::string::npos) part.resize(at);
+  if (gold.letter && gold.text.empty()) {  // the text of a right letter: as it is, and alone
+    const auto at = static_cast<size_t>(*gold.letter - 'A');
+    return at < choices.size() && written_alone(part.empty() ? response : part) == written_alone(choices[at]) ? 1.0 : 0.0;
+  }
   const auto names_one = [&](const std::string& text) {
     const std::string spaced = " " + choice_normal(text) + " ";
     return std::ranges::any_of(choices, [&](const std::string& choice) {
@@ -403,7 +417,13 @@ double choice_score(std::string_view response, const ChoiceGold& gold, const std
     const std::string other = choice_normal(choice);
     return other != wanted && wanted.find(other) == std::string::npos && holds(other);
   });
-  return holds(wanted) && !holds_another ? 1.0 : 0.0;
+  const std::string before = said.substr(0, said.find(" " + wanted + " ")) + " ";
+  const auto denies = [&before](const char* word) {
+    const size_t at = before.rfind(word);
+    return at != std::string::npos && before.size() - at < 30;
+  };
+  const bool is_denied = denies(" not ") || denies(" isn t ") || denies(" wasn t ") || denies(" never ") || denies(" neither ");
+  return holds(wanted) && !holds_another && !is_denied ? 1.0 : 0.0;
 }
 
 std::string f1_normal(std::string_view text) {

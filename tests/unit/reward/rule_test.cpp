@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <tuple>
 
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
@@ -347,8 +348,18 @@ TEST(Choice, ALetterIsAWordOfItsOwnAndOneOfTheChoicesThereAre) {
   for (const char* text : {"Rome", "\\boxed{Rome}", "The answer is Rome.", "The answer is Rome, not Paris.",
       "Not Paris. \\boxed{\\text{Rome}}"})
     EXPECT_EQ(choice_score(text, rome, cities), 1) << text;
-  for (const char* text : {"Paris", "The answer is Paris, not Rome.", "Rome or Paris", "Rome? \\boxed{Paris}", "the answer is unknown"})
+  for (const char* text : {"Paris", "The answer is Paris, not Rome.", "Rome or Paris", "Rome? \\boxed{Paris}", "the answer is unknown",
+      "The answer is not Rome.", "It is certainly not Rome", "Rome was not built in a day"})
     EXPECT_EQ(choice_score(text, rome, cities), 0) << text;
+  for (const char* text : {"The answer isn't Rome.", "It is not Rome", "Never Rome"})
+    EXPECT_EQ(choice_score(text, choice_gold("Rome", cities), cities), 0) << text;
+  const std::vector<std::string> numbers = {"-14", "14", "x+y", "x-y", "[1,2)", "(1,2]"};
+  for (const auto& [text, gold, right] : {std::tuple("\\boxed{14}", "A", 0), {"\\boxed{14}", "B", 1}, {"\\boxed{x-y}", "C", 0},
+           {"\\boxed{x-y}", "D", 1}, {"The answer is (1,2].", "E", 0}, {"\\boxed{\\sqrt{14}}", "B", 0}, {"Step 14 says nothing.", "B", 0}})
+    EXPECT_EQ(choice_score(text, choice_gold(gold, numbers), numbers), right) << text << " " << gold;
+  for (const char* text : {"The answer is: **D) cannot be determined**", "\\boxed{D} cannot be determined", "D cannot be determined",
+      "We first see option B. The answer is (D) does not exist."})
+    EXPECT_EQ(letter(text), "D") << text;
   std::string long_text;
   for (int i = 0; i < 20000; ++i) long_text += "answer is ( A or ";
   EXPECT_EQ(letter(long_text), "A");

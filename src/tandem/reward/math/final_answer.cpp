@@ -180,10 +180,8 @@ std::optional<std::string> final_answer(std::string_view response) {
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) {
     const std::string_view rest = response.substr(thought + 8);
     const std::string whole = trimmed(rest);
-    const bool has_box = rest.find("\\boxed") != std::string_view::npos || rest.find("\\fbox") != std::string_view::npos;
     const bool is_answer = whole.size() <= kLongestBareAnswer && !whole.empty() && is_mathematical(whole);
-    if (has_box || is_answer || rest.find("<answer>") != std::string_view::npos || !last_announced(rest).empty() ||
-        !last_formula(rest).empty())
+    if (boxed_answers(rest) || is_answer || rest.find("<answer>") != std::string_view::npos || !last_announced(rest).empty())
       response = rest;
   }
   if (auto boxed = boxed_answers(response)) return boxed->empty() ? std::nullopt : boxed;

@@ -171,7 +171,7 @@ std::string without_bars(const std::string& text) {
   text::Regex::Scan scan(kBars, relation->terms[0]);
   const ExprPtr bound = parse_expression(relation->terms[1]);
   if (!scan.next() || !bound || has_variables(*bound)) return text;
-  const std::string shift = scan.text(3).empty() ? "" : (scan.text(2) == "-" ? "+(" : "-(") + scan.text(3) + ")";
+  const std::string shift = scan.text(3).empty() ? "" : "-(" + scan.text(2) + scan.text(3) + ")";
   const std::string low = "-(" + relation->terms[1] + ")" + shift, high = "(" + relation->terms[1] + ")" + shift;
   const char sign = relation->signs[0];
   if (sign == kLess || sign == kAtMost) return low + sign + scan.text(1) + sign + high;
@@ -179,16 +179,25 @@ std::string without_bars(const std::string& text) {
   return "(-\\infty," + low + (holds_end ? "]" : ")") + "\\cup" + (holds_end ? "[" : "(") + high + ",\\infty)";
 }
 
-// `x \in A` as A, `\{x \mid x > 2\}` as x > 2, `(x,y)=(1,2)` as x=1,y=2, and `P(1,2)` and `A = \begin{pmatrix}` without their names.
-std::string without_membership(const std::string& text) {
-  if (const std::string solved = without_bars(text); solved != text) return solved;
+// P and (1,2) of `P(1,2)`, A and the matrix of `A = \begin{pmatrix}`; no name and the text where there is none.
+struct Named {
+  std::string name, value;
+};
+Named named(const std::string& text) {
   const auto equation = split_outside_brackets(text, "=");
-  if (equation.size() == 2 && is_symbol(equation[0]) && !kind_of_table(equation[1]).empty()) return equation[1];
+  if (equation.size() == 2 && is_symbol(equation[0]) && !kind_of_table(equation[1]).empty()) return {equation[0], equation[1]};
   if (text.size() > 4 && std::isupper(static_cast<unsigned char>(text[0])) && bracketed(text.substr(1)).open == '(') {
     const auto place = members(bracketed(text.substr(1)).inner);
     const auto is_number = [](const std::string& one) { const ExprPtr e = parse_expression(one); return e && !has_variables(*e); };
-    if (place.size() > 1 && std::ranges::all_of(place, is_number)) return text.substr(1);
+    if (place.size() > 1 && std::ranges::all_of(place, is_number)) return {text.substr(0, 1), text.substr(1)};
   }
+  return {"", text};
+}
+
+// `x \in A` as A, `\{x \mid x > 2\}` as x > 2, `(x,y)=(1,2)` as x=1,y=2.
+std::string without_membership(const std::string& text) {
+  if (const std::string solved = without_bars(text); solved != text) return solved;
+  const auto equation = split_outside_brackets(text, "=");
   if (equation.size() == 2 && bracketed(equation[0]).open == '(' && bracketed(equation[1]).open == '(') {
     const auto names = members(bracketed(equation[0]).inner), values = members(bracketed(equation[1]).inner);
     std::string list;
@@ -220,16 +229,17 @@ std::vector<std::string> parts_of_union(const std::string& text) {
 }
 
 std::optional<Interval> interval_in(const std::string& text) {
-  const auto finite = [](const std::string& end) { return end.find("\\infty") == std::string::npos ? end : std::string(); };
+  const auto low_of = [](const std::string& end) { return end == "-\\infty" ? std::string() : end; };
+  const auto high_of = [](const std::string& end) { return end == "\\infty" || end == "+\\infty" ? std::string() : end; };
   if (const auto relation = read_relation(text)) {
     auto interval = interval_of(*relation);
-    if (interval) interval->low = finite(interval->low), interval->high = finite(interval->high);
+    if (interval) interval->low = low_of(interval->low), interval->high = high_of(interval->high);
     return interval;
   }
   const Bracketed box = bracketed(text);
   const auto ends = members(box.inner);
   if ((box.open != '(' && box.open != '[') || ends.size() != 2) return std::nullopt;
-  return Interval{finite(ends[0]), finite(ends[1]), box.open == '[', box.close == ']'};
+  return Interval{low_of(ends[0]), high_of(ends[1]), box.open == '[', box.close == ']'};
 }
 
 // At least one of the two is written with signs; the other may be brackets.
@@ -290,22 +300,24 @@ bool same_lists(const std::vector<std::string>& a, const std::vector<std::string
   return names_differ(a) != names_differ(b) ? same_in_order(a, b, nesting) : same_in_any_order(a, b, nesting);
 }
 
-// An angle in degrees against one in radians that has \pi; `3:4` against 3/4 written as a fraction.
-bool same_in_other_words(const Worded& a, const Worded& b, int nesting) {
-  static const text::Regex kFraction(R"(^(?:\\frac\s*(?:\{\s*\d+\s*\}|\d)\s*(?:\{\s*\d+\s*\}|\d)|\d+\s*/\s*\d+)$)", "math rule",
-                                     text::Regex::Effort::kTrusted);
+// An angle in degrees against one in radians that has \pi; `3:4` against the fraction of these two numbers, for 12:30 is a time.
+bool same_in_other_words(const Worded& a, const Worded& b) {
   using Words = std::vector<std::string>;
   const auto is_one = [](const Worded& text, const char* word) { return text.words.size() == 1 && text.words[0] == Words{word}; };
   const bool is_other_angle = is_one(a, "degree") && (!b.has_words() || is_one(b, "radian"));
   if (is_other_angle && a.terms.back().empty() && b.terms[0].find("pi") != std::string::npos)
     return same_number_written("(" + a.terms[0] + ")*\\pi/180", b.terms[0]);
   const bool is_ratio = a.words.size() == 1 && (a.words[0] == Words{"to"} || a.words[0] == Words{"out", "of"}) && a.terms.size() == 2;
-  return is_ratio && !a.terms[0].empty() && !a.terms[1].empty() && !b.has_words() && kFraction.found_in(b.terms[0]) &&
-         same("(" + a.terms[0] + ")/(" + a.terms[1] + ")", b.terms[0], nesting);
+  if (!is_ratio || a.terms[0].empty() || a.terms[1].empty() || b.has_words()) return false;
+  std::string fraction = b.terms[0];
+  std::erase_if(fraction, [](char c) { return c == ' ' || c == '{' || c == '}'; });
+  const std::string first = trimmed(a.terms[0]), second = trimmed(a.terms[1]);
+  return fraction == first + "/" + second || (b.terms[0].starts_with("\\frac") && fraction == "\\frac" + first + second &&
+                                              first.size() + second.size() == 2);
 }
 
 bool same_with_words(const Worded& a, const Worded& b, int nesting) {
-  if (same_in_other_words(a, b, nesting) || same_in_other_words(b, a, nesting)) return true;
+  if (same_in_other_words(a, b) || same_in_other_words(b, a)) return true;
   const WordMatch match = match_words(a, b);
   if (!match.same) return false;
   const auto terms = [](const Worded& text, const std::string& factor) {
@@ -353,7 +365,8 @@ std::vector<std::string> with_names(std::vector<std::string> list) {
 
 // (C) 12 of a test with choices, as its letter and its text.
 std::optional<std::pair<std::string, std::string>> letter_and_text(const std::string& text) {
-  static const text::Regex kBoth(R"(^(\(?[A-E]\))[.:]?\s+(\S.*)$)", "math rule", text::Regex::Effort::kTrusted);
+  static const text::Regex kBoth(R"(^(\(?[A-E]\))[.:]?\s+(-?(?:\d|\\(?:frac|sqrt|pi)(?![a-z]))(?:\\[a-z]++|[^A-Za-z\x05])*+)$)",
+                                 "math rule", text::Regex::Effort::kTrusted);
   text::Regex::Scan scan(kBoth, text);
   if (!scan.next()) return std::nullopt;
   return std::pair(std::string(1, scan.text(1)[scan.text(1)[0] == '(']), trimmed(scan.text(2)));
@@ -392,7 +405,10 @@ std::optional<bool> same_collection(const std::string& a, const std::string& b, 
 bool same(const std::string& written_a, const std::string& written_b, int nesting) {
   if (nesting > kMaxNesting || written_a.empty() || written_b.empty()) return false;
   if (written_a == written_b) return true;
-  const std::string a = without_membership(written_a), b = without_membership(written_b);
+  const Named named_a = named(written_a), named_b = named(written_b);
+  const bool may_lack = named_a.name.empty() || named_b.name.empty() || named_a.name == named_b.name;  // C(5,2) is not P(5,2)
+  const std::string a = without_membership(may_lack ? named_a.value : written_a),
+                    b = without_membership(may_lack ? named_b.value : written_b);
   if (bare(a) == bare(b)) return true;
   ++nesting;
   const std::string table_a = kind_of_table(a), table_b = kind_of_table(b);

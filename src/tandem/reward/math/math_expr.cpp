@@ -403,8 +403,8 @@ bool same_value(const Expr& a, const Expr& b) {
     if (one == Agreement::kDifferent) return false;
     if (one == Agreement::kSame) ++num_same;
   }
-  if (num_same < 2) return same_by_terms(a, b, 0);
   const bool both_signs = has_call(a, "abs") || has_call(b, "abs") || has_root(a) || has_root(b);
+  if (num_same < 2) return !both_signs && same_by_terms(a, b, 0);
   for (int trial = -1; both_signs && trial >= -kNumTrials; --trial) {
     if ((has_root(a) || has_root(b)) && (!roots_are_real(a, trial) || !roots_are_real(b, trial))) continue;
     const Rounded x = evaluate(a, trial), y = evaluate(b, trial);

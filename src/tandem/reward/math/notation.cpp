@@ -305,8 +305,8 @@ std::string with_usual_signs(std::string s) {
       kDots(R"(,\s*+\.\.\.)", "math rule", Regex::Effort::kTrusted),
       kUnequal(R"(\\not\s*+(?:=|\\equal))", "math rule", Regex::Effort::kTrusted),
       kMoneyOfTheUs(R"(\b(?:US|U\.S\.)(?=\s*\x06))", "math rule", Regex::Effort::kTrusted),
-      kChoose(R"((?<![\w)}])(?:\{\s*\})?[_^]\s*\{?\s*(\d++|[a-z])\s*\}?\s*\x05?C\s*_\s*\{?\s*(\d++|[a-z])\s*\}?)", "math rule",
-              Regex::Effort::kTrusted),
+      kChoose(R"((?<![\w)}])(?:\{\s*+\})?[_^]\s*+\{?+\s*+(\d++|[a-z])\s*+\}?+\s*+\x05?C\s*+_\s*+\{?+\s*+(\d++|[a-z])(?:\s*+\})?)",
+              "math rule", Regex::Effort::kTrusted),
       kOutward(R"((\[|(?<![^\s=p])\])([^()\[\],]+,[^()\[\],]+)(\[|\]))"
                R"((?=\s*(?:$|\\c[ua]p|[,.;]|and\b|or\b)))", "math rule", Regex::Effort::kTrusted);
   s = replaced(substituted(kTimes, s, "\\times "), "+/-", "\\pm ");

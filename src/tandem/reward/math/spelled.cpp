@@ -89,29 +89,31 @@ class Speller {
     end = last;
     return last < text_.size() && text_[last] == '_' ? "" : lower_words(text_.substr(at, last - at));
   }
-  // The word behind blanks or a hyphen.
+  // The word behind blanks, or right behind a hyphen: with blanks beside it, that is a minus.
   std::string next_word(size_t from, size_t& end) const {
     size_t at = from;
-    while (at < text_.size() && (text_[at] == ' ' || text_[at] == '-')) ++at;
+    while (at < text_.size() && text_[at] == ' ') ++at;
+    if (at == from && at < text_.size() && text_[at] == '-') ++at;
     return at > from ? word_at(at, end) : "";
   }
 
   // twenty-one (with its hyphen: "forty two" is also a list), three hundred and five, two million; then a part, as in two thirds.
   void number() {
-    int64_t sum = 0, group = 0, last = 0;
+    int64_t sum = 0, group = 0, last = 0, least = INT64_MAX;
     size_t end = at_;
     std::string word = word_at(at_, end);
     for (size_t next = end;;) {
       if (const auto small = value_of(small_numbers(), word)) group += last = *small;
       else if (const int64_t scale = *value_of(number_scales(), word); scale == 100) group *= 100, last = 100;
-      else sum += group * scale, group = 0, last = scale;
+      else sum += group * scale, group = 0, last = least = scale;
       end = next;
       const bool has_hyphen = end < text_.size() && text_[end] == '-';
       word = next_word(end, next);
       if (word == "and" && last >= 100) word = next_word(next, next);
-      const auto small = value_of(small_numbers(), word);
-      const bool fits = small && ((has_hyphen && last >= 20 && last < 100 && *small > 0 && *small < 10) || last >= 100);
-      if (!fits && !(value_of(number_scales(), word) && sum < 1000000000000 && group > 0)) break;
+      const auto small = value_of(small_numbers(), word), scale = value_of(number_scales(), word);
+      const bool adds = small && (has_hyphen ? last >= 20 && last < 100 && *small > 0 && *small < 10 : last >= 100);
+      const bool scales = scale && group > 0 && (*scale == 100 ? group < 100 : group < 1000 && *scale < least);
+      if (!adds && !scales) break;
     }
     const std::string whole = std::to_string(sum + group);
     size_t next = end;
@@ -120,6 +122,7 @@ class Speller {
     else
       out_ += whole;
     at_ = end;
+    if (const std::string again = " (" + whole + ")"; text_.compare(at_, again.size(), again) == 0) at_ += again.size();  // five (5)
   }
 
   const std::string& text_;
@@ -165,7 +168,7 @@ std::string with_spelled_numbers(const std::string& text) {
 std::string with_usual_phrases(std::string text) {
   if (text.size() > kLongestPhrase || std::none_of(text.begin(), text.end(), is_letter)) return text;
   const std::string whole = plain_phrase(text);
-  static const Regex kNoSolution(R"(^(?:there (?:is|are) )?no (?:real |integer |such )?(?:solutions?|roots?)(?: exists?)?$)", "math rule",
+  static const Regex kNoSolution(R"(^(?:there (?:is|are) )?no (?:real )?(?:solutions?|roots?)(?: exists?)?$)", "math rule",
                                  kSpelledEffort),
       kInfinity(R"(^(?:infinity|infinite|infinitely many(?: solutions)?)$)", "math rule", kSpelledEffort),
       kArticle(R"(^\s*+\x05?(?i:an?|the)\s++(?=\x05?[A-Za-z]{3}))", "math rule", kSpelledEffort),

@@ -398,7 +398,7 @@ bool same_units(const Words& a, const Words& b, WordMatch& match) {
   if (a.empty() || b.empty()) return true;
   Measure x = measure_of(a), y = measure_of(b);
   for (const auto& [one, other] : {std::pair{&x, &y}, {&y, &x}}) {  // 5 square units are 5 cm^2
-    if (one->units == 0) continue;
+    if (one->units == 0 || !one->kinds.empty()) continue;
     int degree = other->units + other->power;
     for (const auto& [kind, power] : other->kinds) degree += power;
     if (degree != 0 && degree != one->units) return false;
