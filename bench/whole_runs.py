@@ -112,8 +112,11 @@ def save(options):
     """A step ends where its numbers are committed and its checkpoint is begun; `time/checkpoint_s` comes with the numbers of the next."""
     every = 3
     with tempfile.TemporaryDirectory(prefix="tandem_save_", dir=options.folder) as root:
+        # Each group has a spread, or a step of few groups with one would be compared with a step of many.
+        reward = pathlib.Path(root, "by_turns.py")
+        reward.write_text("def score(completions, **columns):\n    return [float(i % 2) for i in range(len(completions))]\n")
         more = {"checkpoint.every_steps": every, "checkpoint.keep_last": 1, "run.steps": options.steps, "parallel.threads": 1,
-                "parallel.train_layout": options.train_layout}
+                "parallel.train_layout": options.train_layout, "reward.rule": "python", "reward.python": f"{reward}:score"}
         lines = run(options, f"{root}/run", more, ["--ranks", "2"], count=options.steps)
         manifest = json.loads(pathlib.Path(root, "run/checkpoint/latest/manifest.json").read_text())
     steps = [line["time/step_s"] for line in lines]
