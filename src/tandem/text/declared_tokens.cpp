@@ -122,7 +122,10 @@ class Known {
     for (size_t i = 0; i < spec.added.size(); ++i) take(spec.added[i].content, spec.added[i].id, i);
   }
 
-  bool has(const std::string& content) const { return ids_.count(content) > 0; }
+  bool is_added(const std::string& content) const {
+    const auto found = ids_.find(content);
+    return found != ids_.end() && places_.count(found->second) > 0;
+  }
 
   /// `overrides`: its flags take the place of those that the token has.
   void declare(const Declared& declared, bool overrides, bool is_named) {
@@ -224,7 +227,7 @@ void add_declared_tokens(const DeclaredTokens& files, const std::string& directo
   Known known(spec, directory + "/" + (spec.bpe.where.ends_with("tokenizer.json") ? "tokenizer.json" : "vocab.json"));
   for (const auto& [id, one] : with_id) known.declare(one, has_decoder, special.is_named(one.token.content));
   for (const Declared& one : by_role)
-    if (!known.has(one.token.content)) known.declare(one, false, true);
+    if (!known.is_added(one.token.content)) known.declare(one, false, true);  // also what the vocabulary has: it is found as a whole then
 }
 
 }  // namespace tandem::text
