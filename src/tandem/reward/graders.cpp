@@ -384,7 +384,8 @@ std::string_view letters_of(const std::vector<std::string>& choices) {
 // A text without what may stand around it.
 static std::string written_alone(std::string_view text) {
   std::string out = replaced(replaced(lower(text), "\\text", ""), "\\boxed", "");
-  std::erase_if(out, [](unsigned char c) { return std::isspace(c) || std::string_view("${}*_\"'`").find(static_cast<char>(c)) < 9; });
+  constexpr std::string_view kAround = "${}*_\"'`";
+  std::erase_if(out, [&](char c) { return std::isspace(static_cast<unsigned char>(c)) || kAround.find(c) != std::string_view::npos; });
   while (out.ends_with('.')) out.pop_back();
   return out;
 }
