@@ -11,7 +11,7 @@ checks = rf.Checks()
 MODEL = {"model.init_hidden": 64, "model.init_layers": 2, "model.init_heads": 2, "model.init_kv_heads": 1, "model.init_intermediate": 128,
          "supervised.steps": 0, "eval.every_steps": 0, "checkpoint.every_steps": 1, "schedule.groups_per_step": 1, "schedule.group_size": 3,
          "rollout.ignore_eos": "true", "rollout.graphs": "false", "parallel.threads": 1, "train.lr": 1e-3,
-         "reward.rule": "python"}
+         "reward.rule": "python", "model.products": "blas blas blas float"}  # two runs are compared bit for bit: nothing is measured
 KV_BYTES = 2 * 2 * 32 * 4  # of a token: keys and values, two layers, one head of 32, float32
 
 
