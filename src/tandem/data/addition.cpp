@@ -63,10 +63,10 @@ class AdditionSource : public PromptSource {
 
 }  // namespace
 
-bool is_held_out(int64_t a, int64_t b, double fraction) {
+bool is_held_out(int64_t a, int64_t b, double fraction, uint64_t kind) {
   constexpr uint64_t kSplitSeed = 0x7A4D;  // fixed: the split must be the same for every seed of a run
   const auto low = static_cast<uint64_t>(std::min(a, b)), high = static_cast<uint64_t>(std::max(a, b));
-  return RandomStream(kSplitSeed ^ (low << 20), high, low).uniform() < fraction;
+  return RandomStream(kSplitSeed ^ (low << 20) ^ (kind << 60), high, low).uniform() < fraction;
 }
 
 std::string as_read(const Options& options, std::string text) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/data/source.h"
 
 namespace tandem::hub {
 namespace {
@@ -69,7 +70,7 @@ std::optional<Name> plain_name(const std::string& text, Kind kind) {
 }  // namespace
 
 std::optional<Name> name_in(const std::string& text, Kind kind, const std::string& where) {
-  if (text.empty() || text == "synthetic" || exists(text)) return std::nullopt;
+  if (text.empty() || data::is_generated(text) || exists(text)) return std::nullopt;
   for (const std::string_view prefix : {kHuggingFacePrefix, kModelScopePrefix}) {
     if (!text.starts_with(prefix)) continue;
     std::optional<Name> name = plain_name(text.substr(prefix.size()), kind);
