@@ -42,8 +42,8 @@ struct Options {
 
 inline void describe(OptionVisitor& field, Options& o) {
   field("train", o.train,
-        "Training prompts: a .jsonl, .json or .parquet file, `synthetic` for additions, or OWNER/NAME[/FOLDER][@REVISION] of a data set on "
-        "a hub, as model.path; hf:OWNER/NAME/FILE for one of its files.");
+        "Training prompts: a .jsonl, .json or .parquet file, or OWNER/NAME[/FOLDER][@REVISION] of a data set on a hub, as model.path; "
+        "hf:OWNER/NAME/FILE for one of its files. Made here: `word_problems` of one step, and `synthetic` for bare additions.");
   field("eval", o.eval,
         "Held-out prompts: as train; empty for none. Several sets have names, as in {gsm8k: a.jsonl, math: b.jsonl} or "
         "[gsm8k=a.jsonl, math=b.jsonl], and metrics of their own, such as eval/gsm8k/accuracy.");
@@ -74,14 +74,15 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("max_rows", o.max_rows, "Training rows to use from the start of the file; 0 for all.", at_least(0));
   field("eval_max_rows", o.eval_max_rows, "Held-out rows to use of each set; 0 for all.", at_least(0));
   field("shuffle", o.shuffle, "Visit the rows in a new order each epoch.");
-  field("seed", o.seed, "Seed of the order and of synthetic problems.");
+  field("seed", o.seed, "Seed of the order and of problems that are made here.");
   field("digits", o.digits, "Synthetic: digits of an operand.", between(1, 18));
   field("min_digits", o.min_digits, "Synthetic: operands have from this many digits up to `digits`; 0 for exactly `digits`.",
         between(0, 18));
   field("reversed", o.reversed, "Synthetic: write every number with its last digit first.");
-  field("synthetic_rows", o.synthetic_rows, "Synthetic: number of training problems.", at_least(1));
-  field("synthetic_eval_rows", o.synthetic_eval_rows, "Synthetic: number of held-out problems.", at_least(1));
-  field("held_out_fraction", o.held_out_fraction, "Synthetic: share of all operand pairs kept for evaluation.", between(0.001, 0.9));
+  field("synthetic_rows", o.synthetic_rows, "Problems that are made here: how many to train on.", at_least(1));
+  field("synthetic_eval_rows", o.synthetic_eval_rows, "Problems that are made here: how many are held out.", at_least(1));
+  field("held_out_fraction", o.held_out_fraction, "Problems that are made here: share of all pairs of numbers kept for evaluation.",
+        between(0.001, 0.9));
 }
 
 }  // namespace tandem::data

@@ -18,6 +18,7 @@
 #include "tandem/base/strings.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
+#include "tandem/data/generated/word_problems.h"
 
 namespace tandem::data {
 
@@ -61,13 +62,14 @@ class RecordSource : public PromptSource {
   int64_t size() const override { return static_cast<int64_t>(records_.size()); }
   std::string where(int64_t row) const override { return place(records_[static_cast<size_t>(row)].number); }
   const std::string& name() const override { return name_; }
+  std::string question(int64_t row) const override { return records_[static_cast<size_t>(row)].question; }
 
   Prompt at(int64_t row) const override {
     TANDEM_CHECK(row >= 0 && row < size(), "row ", row, " of ", size());
     const Stored& record = records_[static_cast<size_t>(row)];
     Prompt prompt;
     prompt.row = row;
-    prompt.text = record.question;
+    if (record.messages.empty()) prompt.text = filled(options_.prompt_template, record.question);
     prompt.messages = record.messages;
     prompt.answer = record.answer;
     prompt.data_source = record.source.empty() ? name_ : record.source;
@@ -149,7 +151,8 @@ class RecordSource : public PromptSource {
 
  private:
   struct Stored {  // what is kept of a record
-    std::string question, messages, answer, source, columns;
+    std::string question;  // as the record has it; of messages the user's last
+    std::string messages, answer, source, columns;
     size_t num_columns = 0;
     double rank = 0;
     int64_t number = 0;
@@ -286,14 +289,17 @@ class RecordSource : public PromptSource {
     if (!prompt.is_array()) {
       if (!prompt.is_string() && !is_number(prompt) && !prompt.is_boolean())
         throw wrong_field(options_.prompt_column, prompt, where, "a text, a number or a list of messages");
-      kept.question = filled(options_.prompt_template, plain_text(options_.prompt_column, prompt, where));
+      kept.question = plain_text(options_.prompt_column, prompt, where);
       if (!options_.as_chat) return;
       messages = json::array();
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
-      messages.push_back({{"role", "user"}, {"content", std::exchange(kept.question, "")}});
+      messages.push_back({{"role", "user"}, {"content", filled(options_.prompt_template, kept.question)}});
     }
     if (messages.empty() || !std::all_of(messages.begin(), messages.end(), has_role))
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
+    if (prompt.is_array())
+      for (const json& message : messages)
+        if (message["role"] == "user" && message.contains("content")) kept.question = answer_text(message["content"]);
     json conversation = {{"messages", std::move(messages)}};
     if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
     kept.messages = exact_text(conversation);
@@ -348,6 +354,18 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
   else
     source->read_lines(bytes, max_rows);
   return checked(std::move(source), path);
+}
+
+std::unique_ptr<PromptSource> open_word_problems(const Options& options, Split split) {
+  const bool is_train = split == Split::kTrain;
+  int64_t rows = is_train ? options.synthetic_rows : options.synthetic_eval_rows;
+  if (const int64_t most = is_train ? options.max_rows : options.eval_max_rows; most > 0) rows = std::min(rows, most);
+  auto source = std::make_unique<RecordSource>("word_problems", options);
+  for (int64_t row = 0; row < rows; ++row) {
+    WordProblem problem = word_problem(options, split, row);
+    source->add({{"question", std::move(problem.question)}, {"answer", std::to_string(problem.answer)}}, row + 1);
+  }
+  return source;
 }
 
 }  // namespace tandem::data

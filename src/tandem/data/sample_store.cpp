@@ -32,7 +32,7 @@ CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
 CREATE TABLE IF NOT EXISTS greedy (step INTEGER NOT NULL, group_id INTEGER NOT NULL, score REAL, PRIMARY KEY (step, group_id));
 CREATE TABLE IF NOT EXISTS evals (
   step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL,
-  eval_set TEXT NOT NULL DEFAULT '');
+  eval_set TEXT NOT NULL DEFAULT '', question TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);
 CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIMARY KEY);)";
 
@@ -240,7 +240,7 @@ void add_later_columns(sqlite3* database) {
   const auto add = [&](const std::string& table, const std::string& column, const std::string& type) {
     if (!has_column(database, table, column)) Statement(database, "ALTER TABLE " + table + " ADD COLUMN " + column + type).run();
   };
-  add("evals", "eval_set", " TEXT NOT NULL DEFAULT ''");
+  for (const char* column : {"eval_set", "question"}) add("evals", column, " TEXT NOT NULL DEFAULT ''");
   for (const char* column : {"prompt_tokens", "response_tokens", "oldest_version", "newest_version"}) add("samples", column, " INTEGER");
 }
 
@@ -350,9 +350,12 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
 void SampleStore::append_evals(StepId step, std::span<const EvalAnswer> answers) {
   Transaction transaction(database_.get());
   drop_rows(database_.get(), "evals", "=", step);
-  Statement insert(database_.get(), "INSERT INTO evals (step, row, prompt, answer, response, score, eval_set) VALUES (?,?,?,?,?,?,?)");
-  for (const EvalAnswer& it : answers)
-    insert.bind(value(step)).bind(it.row).bind(it.prompt).bind(it.answer).bind(it.response).bind(it.score).bind(it.set).run();
+  Statement insert(database_.get(),
+                   "INSERT INTO evals (step, row, prompt, answer, response, score, eval_set, question) VALUES (?,?,?,?,?,?,?,?)");
+  for (const EvalAnswer& it : answers) {
+    insert.bind(value(step)).bind(it.row).bind(it.prompt).bind(it.answer).bind(it.response).bind(it.score).bind(it.set);
+    insert.bind(it.question).run();
+  }
   transaction.commit();
 }
 
@@ -472,6 +475,7 @@ SampleReader::SampleReader(const std::string& path) : path_(path) {
   if (code != SQLITE_OK)
     throw UserError(path, std::string("is no sample store: ") + sqlite3_errmsg(database_.get()), "give the run folder of a Tandem run");
   set_column_ = has_column(database_.get(), "evals", "eval_set") ? "eval_set" : "''";
+  question_column_ = has_column(database_.get(), "evals", "question") ? "question" : "''";
   tells_tokens_ = has_column(database_.get(), "samples", "response_tokens");
 }
 
@@ -554,11 +558,11 @@ std::vector<EvalSetSummary> SampleReader::eval_sets(double right_at) const {
 
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
   Statement row(database_.get(),
-                "SELECT row, prompt, answer, response, score, " + set_column_ +
+                "SELECT row, prompt, answer, response, score, " + set_column_ + ", " + question_column_ +
                     " FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
   row.bind(value(step)).bind(count).bind(first);
   std::vector<EvalAnswer> out;
-  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(5)});
+  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(5), row.text(6)});
   return out;
 }
 

@@ -21,6 +21,7 @@ struct EvalAnswer {
   std::string prompt, answer, response;
   double score = 0;
   std::string set = {};  ///< its name, as data.eval has it; "" where the set has none
+  std::string question = {};  ///< what a person would read of the prompt; "" in files of an older Tandem
 };
 
 struct CloseDatabase {
@@ -174,7 +175,7 @@ class SampleReader {
   std::string path_;
   Database database_;
   bool tells_tokens_ = true;  // older files have no columns for it
-  std::string set_column_;  // in SQL; '' for the rows of a Tandem that did not keep sets
+  std::string set_column_, question_column_;  // in SQL; '' for the rows of a Tandem that did not keep them
 };
 
 }  // namespace tandem::data

@@ -17,11 +17,15 @@ constexpr int kRounds = 6;
 
 }  // namespace
 
+bool is_generated(std::string_view path) { return path == "synthetic" || path == "word_problems"; }
+
 std::unique_ptr<PromptSource> open_source(const std::string& path, const Options& options, Split split) {
   const bool train = split == Split::kTrain;
   if (path.empty())
-    throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl, .json or .parquet file, or `synthetic`");
+    throw UserError(train ? "data.train" : "data.eval", "is empty",
+                    "expected a .jsonl, .json or .parquet file, `word_problems` or `synthetic`");
   if (path == "synthetic") return open_additions(options, split);
+  if (path == "word_problems") return open_word_problems(options, split);
   return open_records(path, options, train ? options.max_rows : options.eval_max_rows);
 }
 

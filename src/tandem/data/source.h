@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tandem/data/options.h"
@@ -20,6 +21,8 @@ class PromptSource {
   virtual int64_t size() const = 0;
   /// The prompt without its ids. The same record gives the same prompt, always.
   virtual Prompt at(int64_t record) const = 0;
+  /// What a person would read of it: without what a template has around the question; of messages the user's last.
+  virtual std::string question(int64_t record) const { return at(record).text; }
   /// Where a record stands, as every error names it: FILE:LINE, or FILE row N where there are no lines. Both count from 1, what was
   /// passed over included; `record` itself counts from 0.
   virtual std::string where(int64_t record) const = 0;
@@ -47,7 +50,10 @@ struct EvalSet {
 /// Of options.eval. Errors: UserError for several of which one has no name, for a name that two have, and for one that is no word.
 std::vector<EvalSet> eval_sets(const Options& options);
 
-/// Opens a file of records, or `synthetic`. Errors: UserError; also for a source without records.
+/// Whether problems are made here, not read: `synthetic` and `word_problems`.
+bool is_generated(std::string_view path);
+
+/// Opens a file of records, or what is_generated. Errors: UserError; also for a source without records.
 std::unique_ptr<PromptSource> open_source(const std::string& path, const Options& options, Split split);
 
 /// Records of a .jsonl file, a .json array or a .parquet file.
@@ -58,8 +64,11 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
 std::unique_ptr<PromptSource> open_additions(const Options& options, Split split);
 /// A synthetic problem, or an answer to one, as people write numbers: data.reversed has their last digits first.
 std::string as_read(const Options& options, std::string text);
-/// Which side of the split a pair is on.
-bool is_held_out(int64_t a, int64_t b, double fraction);
+/// Which side of the split a pair is on, in either order. Each `kind` of problem has a split of its own.
+bool is_held_out(int64_t a, int64_t b, double fraction, uint64_t kind = 0);
+
+/// The problems of word_problems.h as records {"question":, "answer":}: prompt_template, as_chat and columns are as for those of a file.
+std::unique_ptr<PromptSource> open_word_problems(const Options& options, Split split);
 
 /// A new permutation of the records each epoch. It is a pure function of the position: a checkpoint keeps only that.
 class DataOrder {

@@ -69,7 +69,7 @@ std::optional<Name> plain_name(const std::string& text, Kind kind) {
 }  // namespace
 
 std::optional<Name> name_in(const std::string& text, Kind kind, const std::string& where) {
-  if (text.empty() || text == "synthetic" || exists(text)) return std::nullopt;
+  if (text.empty() || exists(text)) return std::nullopt;
   for (const std::string_view prefix : {kHuggingFacePrefix, kModelScopePrefix}) {
     if (!text.starts_with(prefix)) continue;
     std::optional<Name> name = plain_name(text.substr(prefix.size()), kind);

@@ -19,9 +19,9 @@ struct Name {
   std::string revision;    ///< "": the newest
 };
 
-/// What an option means by `text`; nullopt for a local path, `synthetic` and "". What exists here is a path. So is, without a prefix, what
-/// begins with a folder that exists or ends as a data file does. A path below `snapshots`, as fetched() gives them, that is not here is
-/// the name it was fetched for. Errors: UserError naming `where` for a prefix without OWNER/NAME behind it.
+/// What an option means by `text`; nullopt for a local path, for one bare word and for "". What exists here is a path. So is, without a
+/// prefix, what begins with a folder that exists or ends as a data file does. A path below `snapshots`, as fetched() gives them, that is
+/// not here is the name it was fetched for. Errors: UserError naming `where` for a prefix without OWNER/NAME behind it.
 std::optional<Name> name_in(const std::string& text, Kind kind, const std::string& where);
 
 /// The name and revision that a fetched path stands for; nullopt if it stands for none.

@@ -555,7 +555,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), config_.eval.right_at);
   record_eval(parts_.recorder, summary);
   parts_.recorder.add("time/eval_s", now_s() - begin);
-  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers, eval_prompts_->sets()));
+  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers, *eval_prompts_));
   return summary;
 }
 

@@ -141,7 +141,7 @@ std::optional<serve::EvalSummary> SupervisedRun::evaluate() {
   record_eval(parts_.recorder, summary);
   parts_.recorder.add("time/eval_s", now_s() - begin);
   if (SampleWriter* samples = ledger_.samples())
-    samples->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers, eval_prompts_->sets()));
+    samples->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers, *eval_prompts_));
   return summary;
 }
 

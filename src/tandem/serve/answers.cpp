@@ -88,14 +88,15 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
   return all;
 }
 
-std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups, const std::vector<PromptStream::Set>& sets) {
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups, const PromptStream& prompts) {
   std::vector<data::EvalAnswer> answers;
   auto group = groups.begin();
-  for (const PromptStream::Set& set : sets) {
+  for (const PromptStream::Set& set : prompts.sets()) {
     TANDEM_CHECK(set.size <= groups.end() - group, groups.size(), " groups end within the set ", set.name);
     for (const auto end = group + set.size; group != end; ++group)
       for (const data::Sample& s : group->samples)
-        answers.push_back({group->prompt.row, group->prompt.text, group->prompt.answer, s.text, s.score, set.name});
+        answers.push_back({group->prompt.row, group->prompt.text, group->prompt.answer, s.text, s.score, set.name,
+                           prompts.question(group - groups.begin())});
   }
   return answers;
 }

@@ -70,8 +70,8 @@ struct Graded {
 Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
                         const std::function<void(const data::Group&)>& graded = {});
 
-/// As the sample store keeps them: all groups of all sets in their order.
-std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups, const std::vector<PromptStream::Set>& sets);
+/// As the sample store keeps them: all groups of all sets of `prompts` in their order.
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups, const PromptStream& prompts);
 
 /// Accuracy, mean score and pass@k of scored groups. An answer counts as right from the score `right_at` on.
 EvalSummary summarize(std::span<const data::Group> groups, double right_at);

@@ -86,18 +86,25 @@ data::Prompt PromptStream::at_position(int64_t position) const {
   return prompt(part, part.order.row(draw.position));
 }
 
-data::Prompt PromptStream::at_row(int64_t row) const {
-  int64_t records_before = 0;
+// The part that has a row of all parts, and which of its own it is.
+std::pair<const PromptStream::Part*, int64_t> PromptStream::part_of(int64_t row) const {
   for (const Part& part : parts_) {
-    if (row < part.size()) {
-      data::Prompt found = prompt(part, row);
-      found.row += records_before;
-      return found;
-    }
+    if (row < part.size()) return {&part, row};
     row -= part.size();
-    records_before += part.source->size();
   }
   TANDEM_CHECK(false, "row ", row, " behind the last");
+}
+
+data::Prompt PromptStream::at_row(int64_t row) const {
+  const auto [in, index] = part_of(row);
+  data::Prompt found = prompt(*in, index);
+  for (const Part* part = parts_.data(); part != in; ++part) found.row += part->source->size();
+  return found;
+}
+
+std::string PromptStream::question(int64_t row) const {
+  const auto [in, index] = part_of(row);
+  return in->source->question(in->row(index));
 }
 
 std::vector<PromptStream::Set> PromptStream::sets() const {

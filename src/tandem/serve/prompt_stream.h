@@ -39,6 +39,8 @@ class PromptStream {
   std::string where(int64_t position) const;
   /// `row` counts the rows of all sets that were not dropped; the prompt's own row counts those of all sets.
   data::Prompt at_row(int64_t row) const;
+  /// What a person would read of it.
+  std::string question(int64_t row) const;
   /// The sets, in the order of at_row; a name is "" where a set has none.
   struct Set {
     std::string name;
@@ -68,6 +70,7 @@ class PromptStream {
   Part open(const std::string& name, std::unique_ptr<data::PromptSource> source) const;
   std::vector<int64_t> short_enough(const data::PromptSource& source) const;
   void sort_by_rank(const data::PromptSource& source, std::vector<int64_t>& rows) const;
+  std::pair<const Part*, int64_t> part_of(int64_t row) const;
   data::Prompt prompt(const Part& part, int64_t index) const;
   data::Prompt tokenized(const data::PromptSource& source, int64_t row) const;
   const text::ChatTemplate& chat() const;

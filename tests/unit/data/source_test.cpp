@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -236,6 +237,65 @@ TEST(Additions, AreReadAsPeopleWriteNumbers) {
   const Prompt prompt = open_additions(options, Split::kHeldOut)->at(5);
   options.reversed = false;
   EXPECT_EQ(as_read({.reversed = true}, prompt.text), open_additions(options, Split::kHeldOut)->at(5).text);
+}
+
+// The two numbers of a problem, in the order in which they stand, and its right answer.
+std::array<int64_t, 3> numbers_of(const Prompt& prompt) {
+  std::vector<int64_t> found;
+  for (size_t at = 0; (at = prompt.text.find_first_of("0123456789", at)) != std::string::npos;) {
+    size_t length = 0;
+    found.push_back(std::stoll(prompt.text.substr(at), &length));
+    at += length;
+  }
+  EXPECT_EQ(found.size(), 2u) << prompt.text;
+  found.resize(2);
+  return {found[0], found[1], std::stoll(prompt.answer)};
+}
+
+TEST(WordProblems, HaveTheAnswerOfOneOperationAndASplitForEverySeed) {
+  std::array<std::set<std::pair<int64_t, int64_t>>, 3> trained;
+  std::set<std::string> texts;
+  const auto operation_of = [](const std::array<int64_t, 3>& n) {
+    const auto [a, b, answer] = n;
+    return answer == a + b ? 0 : answer == std::max(a, b) - std::min(a, b) ? 1 : answer == a * b ? 2 : -1;
+  };
+  Options options;
+  options.synthetic_rows = 3000;
+  for (int64_t seed : {1, 2, 3}) {
+    options.seed = seed;
+    const auto train = open_source("word_problems", options, Split::kTrain);
+    ASSERT_EQ(train->size(), 3000);
+    for (int64_t row = 0; row < train->size(); ++row) {
+      const Prompt prompt = train->at(row);
+      EXPECT_EQ(prompt.text.find_first_of("{}"), std::string::npos) << prompt.text;
+      const auto n = numbers_of(prompt);
+      ASSERT_GE(operation_of(n), 0) << prompt.text << " " << prompt.answer;
+      trained[static_cast<size_t>(operation_of(n))].insert(std::minmax(n[0], n[1]));
+      texts.insert(prompt.text);
+    }
+  }
+  EXPECT_GT(texts.size(), 8500u) << "few problems come twice";
+  for (const auto& pairs : trained) EXPECT_GT(pairs.size(), 40u);
+  options.seed = 4;
+  const auto held_out = open_source("word_problems", options, Split::kHeldOut);
+  for (int64_t row = 0; row < held_out->size(); ++row) {
+    const auto n = numbers_of(held_out->at(row));
+    EXPECT_FALSE(trained[static_cast<size_t>(operation_of(n))].count(std::minmax(n[0], n[1]))) << held_out->at(row).text;
+  }
+}
+
+TEST(WordProblems, AreRecordsAsThoseOfAFile) {
+  Options options;
+  options.as_chat = true;
+  options.prompt_template = "{prompt} End with the number.";
+  options.max_rows = 2;
+  const auto source = open_source("word_problems", options, Split::kTrain);
+  EXPECT_EQ(source->size(), 2);
+  EXPECT_EQ(source->where(1), "word_problems row 2");
+  EXPECT_NE(source->at(1).messages.find(" End with the number."), std::string::npos);
+  EXPECT_EQ(source->at(1).data_source, "word_problems");
+  options.held_out_fraction = 0.9;
+  EXPECT_GT(open_source("word_problems", options, Split::kHeldOut)->size(), 0);
 }
 
 TEST(DataOrder, IsAPermutationOfEveryEpoch) {

@@ -28,7 +28,7 @@ class Eval : public Command {
     const std::string problems = "Problems";
     data::Options& data = request_.data;
     add_repeated(app, "--data", data.eval,
-                 "Problems with answers: a .jsonl, .json or .parquet file, or `synthetic`; several sets as NAME=FILE each")
+                 "Problems with answers: a .jsonl, .json or .parquet file, `word_problems` or `synthetic`; several sets as NAME=FILE each")
         ->type_name("FILE")
         ->group(problems);
     const auto text = [&](const char* name, std::string& value, const char* help) {
@@ -62,7 +62,7 @@ class Eval : public Command {
 
   void run() override {
     data::Options& data = request_.data;
-    if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `synthetic`, or a --config that has data.eval");
+    if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `word_problems`, or a --config that has data.eval");
     if (config_.empty() && !set_.empty())
       throw UserError("--set", "there is no recipe to set it in",
                       "--config FILE beside it, or --reward with the rule's options, such as 'python(python=FILE.py:score)'");
@@ -73,8 +73,8 @@ class Eval : public Command {
       log::warning("--n: the ", request_.generate.n, " answers to a problem are alike at temperature 0; --temperature makes them differ");
     fetch();
     several_ = data.eval.size() > 1;
-    const auto is_synthetic = [](const data::EvalSet& set) { return set.path == "synthetic"; };
-    if (data.eval_max_rows > 0 && std::ranges::any_of(data::eval_sets(data), is_synthetic))
+    const auto is_made_here = [](const data::EvalSet& set) { return data::is_generated(set.path); };
+    if (data.eval_max_rows > 0 && std::ranges::any_of(data::eval_sets(data), is_made_here))
       data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
     const serve::EvalSummary summary = serve::evaluate(request_, [this](const data::Group& group) { write(group); });
     ordered_json last = numbers_of(summary);

@@ -18,7 +18,7 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
     : parts_(parts),
       folder_(folder),
       files_(parts, parts.config.run.dir, model_dir),
-      progress_(total_steps),
+      progress_(total_steps, parts.config.schedule.queue.groups_per_step),
       memory_(parts.config.memory, parts.memory),
       total_steps_(total_steps) {
   if (parts.ranks.is_first()) live_.emplace();

@@ -135,6 +135,8 @@ void Progress::line(const monitor::Metrics& metrics) const {
   else line += number("  loss %.4f", value("actor/loss"));
   if (metrics.count("eval/accuracy"))
     line += "  " + accuracy_text({.accuracy = value("eval/accuracy"), .mean_score = value("eval/score_mean")});
+  if (metrics.count("data/groups_without_signal"))  // groups whose scores differ, which are those that teach
+    line += number("  spread %.0f %%", 100 * (1 - value("data/groups_without_signal") / static_cast<double>(groups_per_step_)));
   if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
   if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
   if (value("reward/failed") > 0) line += number("  failed %.1f %%", 100 * value("reward/failed"));
@@ -165,12 +167,12 @@ std::string accuracy_text(const serve::EvalSummary& e) {
   return number("accuracy %.1f %%", 100 * e.accuracy) + (e.graded() ? number(", mean score %.3f", e.mean_score) : "");
 }
 
-// Which sets of data.eval are trained on, in words. Synthetic problems are held out.
+// Which sets of data.eval are trained on, in words. Problems that are made here are held out.
 std::string not_held_out(const data::Options& options) {
   std::string text;
   for (const data::EvalSet& set : data::eval_sets(options))
     for (const data::MixPart& part : data::mix_of(options))
-      if (set.path == part.path && set.path != "synthetic") text += ", " + set.path + " not held out but trained on";
+      if (set.path == part.path && !data::is_generated(set.path)) text += ", " + set.path + " not held out but trained on";
   return text;
 }
 
@@ -193,7 +195,7 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
       const std::string how = a.score >= config.eval.right_at ? "  right" : "  wrong";
       return a.score == 0 || a.score == 1 ? how : how + number(", score %.3f", a.score);
     };
-    log::info("\n  ", shown(after[i].prompt), "   (answer: ", shown(after[i].answer), ")");
+    log::info("\n  ", shown(after[i].question), "   (answer: ", shown(after[i].answer), ")");
     const auto response = [&](const data::EvalAnswer& a) { return a.response.empty() ? "(empty)" : shown(a.response); };
     if (i < before.size()) log::info("    before: ", response(before[i]), mark(before[i]));
     log::info("    after:  ", response(after[i]), mark(after[i]));

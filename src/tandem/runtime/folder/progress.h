@@ -49,7 +49,7 @@ class LiveLine {
 /// One line per step with progress and the time left, from the time between the last steps: evaluations and checkpoints count.
 class Progress {
  public:
-  explicit Progress(int64_t total_steps) : total_steps_(total_steps) {}
+  Progress(int64_t total_steps, int64_t groups_per_step) : total_steps_(total_steps), groups_per_step_(groups_per_step) {}
   /// A step of so many seconds is done; it counts in the time left.
   void done(int64_t step, double seconds);
   /// The line of a step that is done.
@@ -63,7 +63,7 @@ class Progress {
   std::string steps_without_signal() const;
 
  private:
-  int64_t total_steps_;
+  int64_t total_steps_, groups_per_step_;
   int64_t last_step_ = 0;
   double last_s_ = 0;  // when; 0 before the first step
   double pace_s_ = 0;  // seconds a step, smoothed

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Synthetic additions: a task a tiny model can learn in minutes, with a clean split.
 #include <algorithm>
+#include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/rng.h"
-#include "tandem/data/source.h"
+#include "tandem/data/generated/draw.h"
 
 namespace tandem::data {
 namespace {
-
-constexpr int kMaxDraws = 100000;
 
 class AdditionSource : public PromptSource {
  public:
@@ -27,18 +25,17 @@ class AdditionSource : public PromptSource {
 
   Prompt at(int64_t row) const override {
     TANDEM_CHECK(row >= 0 && row < size(), "row ", row, " of ", size());
-    RandomStream stream(static_cast<uint64_t>(options_.seed), static_cast<uint64_t>(row) * 2 + (split_ == Split::kTrain ? 0 : 1));
-    for (int draw = 0; draw < kMaxDraws; ++draw) {
+    const char* advice = "expected more digits or another fraction";
+    return first_drawn(options_, split_, row, advice, [&](RandomStream& stream) -> std::optional<Prompt> {
       const int64_t a = operand(stream), b = operand(stream);
-      if (is_held_out(a, b, options_.held_out_fraction) != (split_ == Split::kHeldOut)) continue;
+      if (is_held_out(a, b, options_.held_out_fraction) != (split_ == Split::kHeldOut)) return std::nullopt;
       Prompt prompt;
       prompt.row = row;
       prompt.text = written(a) + "+" + written(b) + "=";
       prompt.answer = written(a + b);
       prompt.data_source = name_;
       return prompt;
-    }
-    throw UserError("data.held_out_fraction", "leaves no problems on one side of the split", "expected more digits or another fraction");
+    });
   }
 
  private:
@@ -63,10 +60,10 @@ class AdditionSource : public PromptSource {
 
 }  // namespace
 
-bool is_held_out(int64_t a, int64_t b, double fraction) {
+bool is_held_out(int64_t a, int64_t b, double fraction, uint64_t kind) {
   constexpr uint64_t kSplitSeed = 0x7A4D;  // fixed: the split must be the same for every seed of a run
   const auto low = static_cast<uint64_t>(std::min(a, b)), high = static_cast<uint64_t>(std::max(a, b));
-  return RandomStream(kSplitSeed ^ (low << 20), high, low).uniform() < fraction;
+  return RandomStream(kSplitSeed ^ (low << 20) ^ (kind << 60), high, low).uniform() < fraction;
 }
 
 std::string as_read(const Options& options, std::string text) {
