@@ -36,22 +36,22 @@ struct CommandEntry {
 
 const std::vector<CommandEntry>& entries() {
   static const std::vector<CommandEntry> all = {
-      {"run", "Train a model by reinforcement learning, as a recipe says", "Training", run_command},
-      {"sft", "Train a model on questions and their answers", "Training", sft_command},
-      {"rollout", "Generate for a run on this machine or another", "Training", rollout_command},
-      {"config", "Show every option, or the resolved recipe", "Training", config_command},
+      {"run", "Train a model by reinforcement learning. A recipe names the model, the prompts and the reward", "Training", run_command},
+      {"sft", "Train a model on given answers (supervised fine-tuning)", "Training", sft_command},
+      {"rollout", "Join a run, here or on another machine, and generate for it", "Training", rollout_command},
+      {"config", "List every option of a recipe, or show a recipe with its defaults filled in", "Training", config_command},
       {"board", "Show a run as a web page", "Training", board_command},
-      {"top", "Show what the ranks of a run do, in a terminal", "Training", top_command},
-      {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command},
-      {"generate", "Answer prompts", "Using a model", generate_command},
+      {"top", "Show a run in the terminal: what each rank does", "Training", top_command},
+      {"eval", "Measure accuracy: answer the problems of a data set and score the answers", "Using a model", eval_command},
+      {"generate", "Generate answers to prompts", "Using a model", generate_command},
       {"talk", "Talk with a model in the terminal", "Using a model", talk_command},
-      {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command},
-      {"tokenize", "Text to token ids", "Using a model", tokenize_command},
-      {"detokenize", "Token ids to text", "Using a model", detokenize_command},
-      {"chat", "Conversations to the text a model reads", "Using a model", chat_command},
+      {"logprobs", "Compute log-probabilities of given tokens", "Using a model", logprobs_command},
+      {"tokenize", "Turn text into token ids", "Using a model", tokenize_command},
+      {"detokenize", "Turn token ids into text", "Using a model", detokenize_command},
+      {"chat", "Turn conversations into the text that a model reads", "Using a model", chat_command},
       {"grade", "Score answers by a rule", "Using a model", grade_command},
-      {"plan", "What a change of layouts costs, before it is paid", "Planning", plan_command},
-      {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command},
+      {"plan", "Show what a change of layouts would move between ranks, without running it", "Planning", plan_command},
+      {"doctor", "Check this machine: what it has, what is missing and how to get it", "This machine", doctor_command},
       {"bench", "Measure speed on this machine", "This machine", bench_command},
   };
   return all;
@@ -149,11 +149,11 @@ void run(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  tandem run configs/quickstart.yaml                 train a small model on additions\n"
-      "  tandem run configs/quickstart.yaml --resume        go on after an interruption\n"
+      "  tandem run configs/quickstart.yaml --resume        continue after an interruption\n"
       "  tandem board runs/quickstart                       watch it in a browser\n"
       "  tandem COMMAND --help                              options and examples of a command\n"
-      "Data is one JSON object a line; logs go to standard error. Exit codes: 0 done, 2 wrong input,\n"
-      "3 a peer or device failed, 1 a bug of Tandem, 130 interrupted with the state saved.");
+      "Commands write data as one JSON object per line, and logs to standard error. Exit codes: 0 done, 2 wrong input,\n"
+      "3 another process or a device failed, 1 a bug of Tandem, 130 interrupted and saved.");
   std::vector<std::unique_ptr<Command>> commands;
   for (const CommandEntry& entry : entries()) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.summary)->group(entry.group);

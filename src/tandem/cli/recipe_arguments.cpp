@@ -21,23 +21,32 @@ struct ShortForm {
 };
 
 constexpr std::array<ShortForm, 15> kShortForms = {{
-    {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Run folder; default runs/NAME_OF_THE_RECIPE"},
-    {"--steps", "run.steps", "supervised.steps", "N", "The run", "Optimizer steps"},
-    {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights"},
-    {"--model", "model.path", "model.path", "DIR", "The run", "Hugging Face directory to start from, or OWNER/NAME on a hub"},
+    {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Folder for everything the run writes. Default: runs/NAME_OF_THE_RECIPE"},
+    {"--steps", "run.steps", "supervised.steps", "N", "The run", "Number of optimizer updates"},
+    {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights. The order of prompts has data.seed"},
+    {"--model", "model.path", "model.path", "DIR", "The run",
+     "Model to start from: a Hugging Face directory, or OWNER/NAME to download from a hub"},
     {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",
-     "Most bytes of one file of exported weights, such as 2GB; default 5GB"},
-    {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync, or stale: rollout may run ahead of training"},
-    {"--rollout-workers", "workers.local", nullptr, "N", "Schedule", "Processes that generate in place of the ranks; others may join"},
-    {"--staleness", "schedule.staleness", nullptr, "S", "Schedule", "Updates a group may lag behind; above 0 implies --schedule stale"},
-    {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks on this machine: threads on the CPU, processes on devices"},
-    {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks", "Layout of training, such as dp2,tp2"},
-    {"--rollout-layout", "parallel.rollout_layout", nullptr, "LAYOUT", "Ranks", "Layout of rollout; default that of training"},
+     "Largest file of saved weights, such as 2GB. Default: 5GB"},
+    {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync: generate, then train. stale: generation runs ahead of training"},
+    {"--rollout-workers", "workers.local", nullptr, "N", "Schedule",
+     "Start N processes that generate. More can join later: see tandem rollout"},
+    {"--staleness", "schedule.staleness", nullptr, "S", "Schedule",
+     "Most updates between a sample's first token and its training. Above 0 implies --schedule stale"},
+    {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks",
+     "Number of ranks on this machine: threads on the CPU, one process per device otherwise"},
+    {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks",
+     "How training is cut over the ranks, such as dp2,tp2 for two-way data and two-way tensor parallelism"},
+    {"--rollout-layout", "parallel.rollout_layout", nullptr, "LAYOUT", "Ranks",
+     "How generation is cut over the ranks. Default: as training"},
     {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",
-     "Compute threads of all ranks of this process together; 0 takes every core"},
-    {"--device", "run.device", "run.device", nullptr, "Computing", "Where to compute"},
-    {"--kernels", "run.kernels", "run.kernels", nullptr, "Computing", "What computes; aten: libtorch's operators alone"},
-    {"--dtype", "model.dtype", "model.dtype", nullptr, "Computing", "Compute dtype"},
+     "CPU threads of this process, shared by its ranks. 0: all cores"},
+    {"--device", "run.device", "run.device", nullptr, "Computing",
+     "Where to compute. auto: a GPU or NPU if the machine has one, else the CPU"},
+    {"--kernels", "run.kernels", "run.kernels", nullptr, "Computing",
+     "Which kernels compute. auto: Tandem's own for the device. aten: only libtorch's operators, on any device"},
+    {"--dtype", "model.dtype", "model.dtype", nullptr, "Computing",
+     "Number format of the computation. bfloat16 keeps float32 master weights"},
 }};
 
 }  // namespace
@@ -46,11 +55,12 @@ RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(prese
 
 // The parser calls back at each use, so the order of the line is kept.
 void RecipeArguments::declare(CLI::App& app) {
-  CLI::Option* config = app.add_option("CONFIG", path_, "Recipe: a YAML file, such as one of configs/")->type_name("FILE");
+  const char* about = "Recipe: a YAML file that names model, prompts and reward, such as those in configs/";
+  CLI::Option* config = app.add_option("CONFIG", path_, about)->type_name("FILE");
   if (presence_ == kRequired) config->required();
   app.add_option_function<std::string>(
          "--set", [this](const std::string& text) { given_.push_back({"", text}); },
-         "Sets one option of the recipe; may be repeated. Of two that set the same, as flags do, the later one counts")
+         "Set one option of the recipe, such as --set train.lr=1e-5. Repeat it for more. The last one on the line wins")
       ->type_name("a.b=c")
       ->trigger_on_parse();
   declare_short_forms(app);
@@ -58,9 +68,9 @@ void RecipeArguments::declare(CLI::App& app) {
     return app.add_flag_callback(name, [this, name, settings] { note(name, settings); }, help)->trigger_on_parse();
   };
   flag("--no-eval", {{"eval.before", "false"}, {"eval.after", "false"}, {"eval.every_steps", "0"}},
-       "No evaluation before, during or after")
+       "Skip all evaluations")
       ->group("The run");
-  flag("--parity", {{"run.parity", "true"}}, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
+  flag("--parity", {{"run.parity", "true"}}, "Rollout and training compute the same bits of log-probability. Slower")->group("Computing");
 }
 
 void RecipeArguments::declare_short_forms(CLI::App& app) {

@@ -39,45 +39,48 @@ OptionCheck number_of_bytes() {
 }  // namespace
 
 void describe(OptionVisitor& field, RunOptions& o) {
-  field("dir", o.dir, "Run folder; --run-dir sets it. Empty: runs/<name of the recipe>.");
-  field("steps", o.steps, "Optimizer steps.", at_least(1));
-  field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
+  field("dir", o.dir, "Folder for everything the run writes (--run-dir). Empty: runs/NAME_OF_THE_RECIPE.");
+  field("steps", o.steps, "Number of optimizer updates.", at_least(1));
+  field("seed", o.seed, "Seed of sampling and of random weights. The order of prompts has data.seed.", at_least(0));
   field("device", o.device,
-        "Where to compute: auto takes a CUDA or Ascend (npu) device for each rank where there are as many, else the processor. fake is a "
-        "device on the processor that does everything late, for tests.",
+        "Where to compute. auto: on CUDA or Ascend (npu) devices if there is one for each rank, else on the CPU. fake: a device that the "
+        "CPU imitates, for tests.",
         one_of({"auto", "cpu", "cuda", "npu", "fake"}));
   field("kernels", o.kernels,
-        "What computes: the device's own kernels (cpu, cuda, npu), or libtorch's operators alone (aten), which run on any device. auto "
-        "takes its own where there are any. Those of npu are aten's so far.",
+        "Which kernels compute. cpu, cuda, npu: those of the device. aten: only libtorch's operators, on any device. auto: those of the "
+        "device where it has any. npu still uses libtorch's operators.",
         one_of({"auto", "cpu", "cuda", "npu", "aten"}));
   field("proof", o.proof,
-        "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of "
-        "a kind that has not yet done so to this program (kept in .cache/tandem/proof of the user's home); always asks before each run, "
-        "the processor and a fake device, too. The first device of a machine stands for its others.",
+        "Whether a run first checks the device's kernels against the CPU, as `tandem doctor --device` does at length. auto: once for each "
+        "kind of device and each build of the program; ~/.cache/tandem/proof keeps the result. always: before each run, on the CPU and a "
+        "fake device, too. One device of a machine is checked for all its devices.",
         one_of({"auto", "always", "never"}));
-  field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
+  field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
-        "samples.sqlite keeps tokens, texts and log-probabilities of the samples of so many last steps; 0 keeps all, as --replay wants "
-        "them. Scores, lengths, versions and the like stay for every step.",
+        "For how many of the last steps samples.sqlite keeps the samples' tokens, texts and log-probabilities. 0: for all steps, which "
+        "--replay needs. Scores, lengths and versions stay for every step.",
         at_least(0));
-  field("samples_every", o.samples_every, "It keeps them of every so manieth step, too.", at_least(1));
+  field("samples_every", o.samples_every,
+        "samples.sqlite also keeps the tokens, texts and log-probabilities of every Nth step.", at_least(1));
   field("samples_wait_s", o.samples_wait_s,
-        "Seconds for which samples.sqlite may be busy or find no room, while the run goes on with samples in memory; then it ends, saved.",
+        "How long samples.sqlite may stay busy, or the disk full, in seconds. Until then the run keeps samples in memory; then it "
+        "saves and ends.",
         at_least(0));
-  field("fetch_timeout_s", o.fetch_timeout_s, "Seconds in which what is named as on a hub must be fetched.", above(0));
+  field("fetch_timeout_s", o.fetch_timeout_s, "Most seconds for a download from a hub.", above(0));
 }
 
 void describe(OptionVisitor& field, ModelOptions& o) {
   field("path", o.path,
-        "Hugging Face directory to start from, or OWNER/NAME[@REVISION] on Hugging Face (modelscope:OWNER/NAME on ModelScope), which is "
-        "fetched once; config.yaml says the commit. Empty makes a small random model with a tokenizer for additions.");
-  field("ref_model_load_path", o.ref_model_load_path, "Hugging Face directory of the reference model; empty is the start.");
-  field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
+        "Model to start from: a Hugging Face directory, or OWNER/NAME[@REVISION] to download from Hugging Face "
+        "(modelscope:OWNER/NAME: from ModelScope). A download happens once; config.yaml in the run folder names the commit. Empty: a small "
+        "random model whose tokenizer knows additions.");
+  field("ref_model_load_path", o.ref_model_load_path,
+        "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
+  field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
-        "Libraries of the matrix products: forward, input gradient, weight gradient, bfloat16 logits; such as `blas blas onednn float`, "
-        "as log.txt names them. They decide speed and the order of sums, not what is rounded. With those of another run of the recipe, on "
-        "as many ranks and threads of the same processors, a run is that run again, bit for bit. Empty: each start measures which are "
-        "fastest.");
+        "Libraries of the matrix products, in this order: forward, input gradient, weight gradient, bfloat16 logits. Empty: each start "
+        "measures which are fastest, and log.txt names them, such as `blas blas onednn float`. Libraries sum in different orders. "
+        "To repeat a run bit for bit, give its libraries here and use the same ranks, threads and processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
@@ -232,22 +235,22 @@ void describe(OptionVisitor& field, RolloutOptions& o) {
 }
 
 void describe(OptionVisitor& field, RunConfig& o) {
-  field.section("run", o.run, "The run as a whole.");
-  field.section("model", o.model, "What is trained.");
+  field.section("run", o.run, "The whole run.");
+  field.section("model", o.model, "The model that is trained.");
   field.section("data", o.data, "Where prompts come from.");
   field.section("reward", o.reward, "How answers are scored.");
   field.section("rollout", o.rollout, "How answers are generated.");
-  field.section("algo", o.algo, "The loss.");
-  field.section("train", o.train, "The update.");
-  field.section("critic", o.critic, "The critic, where algo.advantage is gae: its start and its update.");
-  field.section("schedule", o.schedule, "What runs when.");
-  field.section("supervised", o.supervised, "The warm start before RL, and `tandem sft`.");
+  field.section("algo", o.algo, "Advantages and the loss.");
+  field.section("train", o.train, "The optimizer's update.");
+  field.section("critic", o.critic, "The critic of PPO (algo.advantage: gae).");
+  field.section("schedule", o.schedule, "Which stage runs when, and how far generation may run ahead.");
+  field.section("supervised", o.supervised, "Supervised training: `tandem sft`, or a warm start before reinforcement learning.");
   field.section("eval", o.eval, "Evaluation on held-out problems.");
   field.section("checkpoint", o.checkpoint, "What is saved.");
   field.section("parallel", o.parallel, "Ranks and layouts.");
-  field.section("workers", o.workers, "Processes that generate for the run, and come and go.");
-  field.section("memory", o.memory, "Budgets.");
-  field.section("monitor", o.monitor, "Where the numbers of a run go besides its folder.");
+  field.section("workers", o.workers, "Processes that generate for the run. They can join and leave.");
+  field.section("memory", o.memory, "Memory limits, and what leaves a device while it is not needed.");
+  field.section("monitor", o.monitor, "Experiment trackers that also get the run's metrics.");
 }
 
 bool scores_in_stage(const RunConfig& config) {

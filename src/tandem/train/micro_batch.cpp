@@ -48,15 +48,17 @@ at::Tensor routes_tensor(const std::vector<int16_t>& routes, size_t tokens) {
 // Groups that go through the model together.
 using Pass = std::vector<Group>;
 
-std::vector<Pass> cut(std::span<const Row> rows, const std::vector<bool>& shares, int64_t budget_tokens) {
+// `shares` says of each row of `which` whether its prompt is that of the row before.
+std::vector<Pass> cut(std::span<const Row> rows, std::span<const size_t> which, const std::vector<bool>& shares, int64_t budget_tokens) {
   std::vector<Pass> passes;
   int64_t tokens = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int64_t response = size(rows[i].response), alone = size(rows[i].prompt) + response - 1;
+  for (size_t i = 0; i < which.size(); ++i) {
+    const Row& row = rows[which[i]];
+    const int64_t response = size(row.response), alone = size(row.prompt) + response - 1;
     const bool joins = !passes.empty() && tokens + (shares[i] ? response : alone) <= budget_tokens;
     if (!joins) passes.emplace_back();
-    if (joins && shares[i]) passes.back().back().push_back(i);
-    else passes.back().push_back({i});
+    if (joins && shares[i]) passes.back().back().push_back(which[i]);
+    else passes.back().push_back({which[i]});
     tokens = !joins ? alone : tokens + (shares[i] ? response : alone);
   }
   return passes;
@@ -121,17 +123,24 @@ int64_t Row::num_trainable() const {
 }
 
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
-  std::vector<bool> shares(rows.size());  // the prompt of the row before
-  for (size_t i = 0; i < rows.size(); ++i) {
-    TANDEM_CHECK(!rows[i].prompt.empty() && !rows[i].response.empty(), "row ", i, " has no prompt or no response");
-    TANDEM_CHECK(rows[i].routes.size() % num_computed(rows[i]) == 0, rows[i].routes.size(), " routes for row ", i);
-    shares[i] = i > 0 && share_prompt(rows[i - 1], rows[i]);
+  std::vector<size_t> all(rows.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return pack(rows, all, budget_tokens);
+}
+
+std::vector<MicroBatch> pack(std::span<const Row> rows, std::span<const size_t> which, int64_t budget_tokens) {
+  std::vector<bool> shares(which.size());
+  for (size_t i = 0; i < which.size(); ++i) {
+    const Row& row = rows[which[i]];
+    TANDEM_CHECK(!row.prompt.empty() && !row.response.empty(), "row ", which[i], " has no prompt or no response");
+    TANDEM_CHECK(row.routes.size() % num_computed(row) == 0, row.routes.size(), " routes for row ", which[i]);
+    shares[i] = i > 0 && share_prompt(rows[which[i - 1]], row);
   }
-  std::vector<Pass> passes = cut(rows, shares, budget_tokens);
+  std::vector<Pass> passes = cut(rows, which, shares, budget_tokens);
   // As few passes, but level: the smallest budget that needs no more of them.
   for (int64_t low = 0; budget_tokens - low > 1;) {
     const int64_t middle = low + (budget_tokens - low) / 2;
-    std::vector<Pass> tried = cut(rows, shares, middle);
+    std::vector<Pass> tried = cut(rows, which, shares, middle);
     if (tried.size() > passes.size()) low = middle;
     else budget_tokens = middle, passes = std::move(tried);
   }

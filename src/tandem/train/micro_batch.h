@@ -48,6 +48,8 @@ struct MicroBatch {
 /// Rows in order, in as few passes of at most the budget as that allows, and level; a row longer than the budget gets a pass of
 /// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
+/// Of these rows alone.
+std::vector<MicroBatch> pack(std::span<const Row> rows, std::span<const size_t> which, int64_t budget_tokens);
 
 /// Leaves the rank of `cp` its part of a whole micro-batch.
 void deal_tokens(MicroBatch& batch, comm::Group& cp);

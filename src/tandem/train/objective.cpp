@@ -253,17 +253,13 @@ Objective supervised_objective() {
   };
 }
 
-namespace {
-
 bool has_signal(const Row& row) {
   for (size_t t = 0; t < row.advantages.size(); ++t)
     if (row.advantages[t] != 0 && (row.trainable.empty() || row.trainable[t])) return true;
   return false;
 }
 
-}  // namespace
-
-StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, std::span<const MicroBatch> batches) {
+StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, int64_t computed_tokens) {
   StepCounts counts;
   if (speaks) {
     for (const Row& row : rows) {
@@ -275,7 +271,7 @@ StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> r
       counts.replayed_rows += row.routes.empty() ? 0 : 1;
       counts.signal_rows += has_signal(row) ? 1 : 0;
     }
-    for (const MicroBatch& batch : batches) counts.computed_tokens += static_cast<double>(batch.tokens.ids_T.numel());
+    counts.computed_tokens = static_cast<double>(computed_tokens);
   }
   comm::sum_fields(world, counts);
   return counts;

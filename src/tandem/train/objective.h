@@ -121,8 +121,12 @@ Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algo
 /// The mean negative log-likelihood of the trainable tokens.
 Objective supervised_objective();
 
-/// Of the rows of all ranks; of ranks with the same rows, one speaks for them. Collective.
-StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, std::span<const MicroBatch> batches);
+/// Whether a trainable token has an advantage other than 0.
+bool has_signal(const Row& row);
+
+/// Of the rows of all ranks; of ranks with the same rows, one speaks for them. `computed_tokens`: this rank's, through the model.
+/// Collective.
+StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, int64_t computed_tokens);
 
 /// Sums and maximum become those of all ranks. A rank that does not speak brings its own tokens' router sums alone. Collective.
 void sum_up(comm::Group& world, bool speaks, StepTotals& totals);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <utility>
 
@@ -245,9 +246,19 @@ void Trainer::share_values() {
   if (lora_) lora_->refresh();
 }
 
+namespace {
+
+int64_t num_tokens(std::span<const MicroBatch> batches) {
+  int64_t tokens = 0;
+  for (const MicroBatch& batch : batches) tokens += batch.tokens.ids_T.numel();
+  return tokens;
+}
+
+}  // namespace
+
 // One step's work, from rows to the update; or a part of one, whose gradients wait for the others.
 struct Trainer::Step {
-  Step(Trainer& trainer, std::span<const Row> rows);
+  Step(Trainer& trainer, std::span<const Row> rows, const Lesson& lesson);
   void run_passes(const Lesson& lesson, double temperature, bool is_whole);
   void update(double lr, double max_kl = std::numeric_limits<double>::infinity());
   void join(const Step& earlier);
@@ -267,17 +278,29 @@ struct Trainer::Step {
   const Options& options;
   const TrainerSetup& setup;
   std::vector<MicroBatch> batches;
+  size_t num_forward_only = 0;  // the first batches, whose rows have no gradient
   model::RouterLosses router_losses;
   RouterLoad load;
   bool has_router_losses() const { return router_losses.z > 0 || router_losses.balance > 0; }
 };
 
-Trainer::Step::Step(Trainer& t, std::span<const Row> rows)
-    : trainer(t), options(t.options_), setup(t.setup_), batches(pack(rows, options.micro_batch_tokens)), load(setup.table.config) {
+Trainer::Step::Step(Trainer& t, std::span<const Row> rows, const Lesson& lesson)
+    : trainer(t), options(t.options_), setup(t.setup_), load(setup.table.config) {
+  // A row without a signal has no gradient: it goes forward alone, for what the report tells of it.
+  std::vector<size_t> forward_only, others;
+  const bool by_advantages = lesson.by_advantages && options.router_z_coef == 0 && options.router_balance_coef == 0;
+  for (size_t i = 0; i < rows.size(); ++i) (by_advantages && !has_signal(rows[i]) ? forward_only : others).push_back(i);
+  batches = pack(rows, forward_only, options.micro_batch_tokens);
+  std::vector<MicroBatch> with_backward = pack(rows, others, options.micro_batch_tokens);
   const model::RankPlace& place = setup.decoder.place();
-  totals.counts = counts_of_all(*setup.ranks.world, place.layout.speaks(place.rank), rows, batches);
+  totals.counts = counts_of_all(*setup.ranks.world, place.layout.speaks(place.rank), rows, num_tokens(batches) + num_tokens(with_backward));
   TANDEM_CHECK(totals.counts.response_tokens > 0, "a step without a response");
   share_micro_batches(setup.decoder, batches);
+  num_forward_only = batches.size();
+  if (!by_advantages || totals.counts.signal_rows > 0) {
+    share_micro_batches(setup.decoder, with_backward);
+    std::ranges::move(with_backward, std::back_inserter(batches));
+  }
   prepare_routers();
   report.logprobs.resize(rows.size());
 }
@@ -333,15 +356,15 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
   {
     const double begin_s = now_s();
     device::AllocationMeter meter(setup.arena, kActivations);
-    const bool backward = !lesson.by_advantages || has_router_losses() || totals.counts.signal_rows > 0;
     const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
       return share_of(lesson.objective, batch, said_of(batch, hidden_RH));
     };
     if (lesson.late) run_late(pass, lesson.late, said_of, meter);
-    else if (backward) run_training(pass, batches, loss_of);
-    else run_scoring(setup.decoder, parameters, batches, loss_of);  // for what the report tells; the gradients stay 0
+    else run_scoring(setup.decoder, parameters, std::span(batches).first(num_forward_only), loss_of);  // for what the report tells
+    const std::span<MicroBatch> others = std::span(batches).subspan(num_forward_only);
+    if (!lesson.late && !others.empty()) run_training(pass, others, loss_of);
     report.activation_peak_bytes = meter.peak_bytes();
-    if (setup.recorder) setup.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
+    if (setup.recorder) setup.recorder->span(num_forward_only < batches.size() ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
   }
   for (const MicroBatch& batch : batches)
     if (batch.tokens.recorded_routes_TX.defined()) load.count(batch.tokens.recorded_routes_TX.cpu(), batch.tokens.rows_R);
@@ -437,7 +460,7 @@ void Trainer::Step::update(double lr, double max_kl) {
 
 StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr) {
   TANDEM_CHECK(!begun_, "a step among gradients that wait for an update");
-  Step step(*this, rows);
+  Step step(*this, rows, lesson);
   step.run_passes(lesson, temperature, true);
   step.update(lr, lesson.max_kl);
   return std::move(step.report);
@@ -480,7 +503,7 @@ struct Question {
 LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const Said& said, const Question& question) {
   const model::RankPlace& place = setup.decoder.place();
   const bool speaks = place.layout.speaks(place.rank), asks = speaks && !rows.empty();
-  const StepCounts counts = counts_of_all(*setup.ranks.world, speaks, rows, {});
+  const StepCounts counts = counts_of_all(*setup.ranks.world, speaks, rows, 0);
   LossColumns columns;
   if (asks) columns = columns_of(rows, said, question.algorithm, question.weights, counts);
   LossGradient given = question.loss(asks ? &columns : nullptr);
@@ -512,7 +535,7 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm
 
 StepReport Trainer::accumulate(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss) {
   const Lesson lesson = policy_lesson(rows, algorithm, loss);
-  auto part = std::make_unique<Step>(*this, rows);
+  auto part = std::make_unique<Step>(*this, rows, lesson);
   part->run_passes(lesson, temperature, false);
   StepReport report = std::move(part->report);
   part->report = {.activation_peak_bytes = report.activation_peak_bytes};

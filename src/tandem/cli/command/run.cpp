@@ -17,7 +17,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr const char* kRunExamples =
-    "Any option of `tandem config` can be set with --set section.option=value.\n"
+    "`tandem config` lists every option for --set.\n"
     "Examples:\n"
     "  tandem run configs/quickstart.yaml\n"
     "  tandem run configs/quickstart.yaml --resume\n"
@@ -44,20 +44,20 @@ class Train : public Command {
 
   void declare(CLI::App& app) override {
     recipe_.declare(app);
-    app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
-    app.add_flag("--overwrite", overwrite_, "Begin anew where the folder holds a run, whose files go to RUN_DIR/aside_N")->group("The run");
+    app.add_flag("--resume", resume_, "Continue from the newest checkpoint in the run folder")->group("The run");
+    app.add_flag("--overwrite", overwrite_, "Start again. The files of the earlier run move to RUN_DIR/aside_N")->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
       app.add_flag("--fit", fit_,
-                   "Probe memory and speed first, and set sizes of passes, running sequences and KV cache that you have not set")
+                   "First measure memory and speed. Then choose the sizes that you did not set: micro-batches, running sequences, KV cache")
           ->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
-      app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
+      app.add_option("--replay", replay_, "Train on the samples of another run instead of generating new ones")
           ->type_name("RUN_DIR")
           ->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
       app.add_option("--replay-decisions", replay_decisions_,
-                     "Repeat the free run of this folder: what its clock decided is in decisions.jsonl. Bit for bit where both "
-                     "have --parity and --set schedule.mode=free")
+                     "Repeat an asynchronous run from its decisions.jsonl, which holds every decision that depended on timing. "
+                     "With --parity and --set schedule.mode=free in both runs, the bits are equal")
           ->type_name("RUN_DIR")
           ->group("The run");
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
