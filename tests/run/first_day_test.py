@@ -80,10 +80,19 @@ def check_overwrite(program, scratch):
     assert files_of(folder) == before
     out = subprocess.run([rf.ROOT / "scripts/mpi", "--restarts", "1", "-n", "2", program.tandem, *run, "--run-dir", folder],
                          capture_output=True, encoding="utf-8", timeout=60, check=False)
-    assert out.returncode == 2 and "--overwrite: begins anew" in out.stderr, out.stderr
+    assert out.returncode == 2 and "--overwrite: starts the run again" in out.stderr, out.stderr
     program.done([*run, "--run-dir", folder, "--ranks", "2", "--threads", "2"])
     assert "  ranks: 2 " in (folder / "config.yaml").read_text() and "  ranks: 1\n" in (folder / "aside_3/config.yaml").read_text()
     said("--overwrite puts an earlier run aside, and nothing else")
+
+
+def check_context_before_warm_start(program, scratch):
+    """Responses that the model's context has no room for are refused before the supervised steps, not behind them."""
+    folder = scratch / "context_run"
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--set", "rollout.max_new_tokens=100000"], 2,
+                    "rollout.max_new_tokens", "context of 256", "at most 255")
+    assert not (folder / "warm_start/metrics.jsonl").exists()
+    said("a context without room for the responses is refused before the warm start")
 
 
 def check_text_without_model(program, scratch):
@@ -359,8 +368,8 @@ def check_talk_in_terminal(program, scratch):
     said("in a terminal answers stream, Ctrl-C ends one, Ctrl-D the talk")
 
 
-CHECKS = {"overwrite": check_overwrite, "text": check_text_without_model, "warm_start": check_warm_start, "sft": check_sft_accuracy,
-          "stopped": check_sft_stopped, "sets": check_eval_sets, "prompt": check_prompt, "pipe": check_talk_by_pipe,
+CHECKS = {"overwrite": check_overwrite, "context": check_context_before_warm_start, "text": check_text_without_model,
+          "warm_start": check_warm_start, "sft": check_sft_accuracy, "stopped": check_sft_stopped, "sets": check_eval_sets, "prompt": check_prompt, "pipe": check_talk_by_pipe,
           "limits": check_talk_limits, "terminal": check_talk_in_terminal}
 
 

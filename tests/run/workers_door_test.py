@@ -80,7 +80,7 @@ def other_user(program, root):
     run = begun(program, folder, {"run.steps": 4})
     for name in ("token", "worker_keys.json"):
         assert (folder / name).stat().st_mode & 0o777 == 0o600, f"{name} can be read by others"
-    program.refused(["rollout", "--join", address(folder)], 2, "--token", "RUN_DIR/token", "its log")
+    program.refused(["rollout", "--join", address(folder)], 2, "--token", "RUN_DIR/token", "log of the run")
     root_mode = pathlib.Path(root).stat().st_mode
     os.chmod(root, 0o755)
     own = pathlib.Path(tempfile.mkdtemp())

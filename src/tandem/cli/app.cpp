@@ -86,7 +86,8 @@ void refuse_option_name(const CLI::App& app, const std::string& flag) {
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     const std::string name = extra.substr(0, extra.find('='));
     refuse_option_name(app, name);
-    throw UserError(path_of(app), "unknown option " + name, "the nearest is " + nearest_name(name, names) + "; " + help);
+    const std::string near = near_name(name, names);
+    throw UserError(path_of(app), "unknown option " + name, (near.empty() ? "" : "the nearest is " + near + "; ") + help);
   }
   for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
   if (names.empty()) throw UserError(path_of(app), "unexpected argument " + extra, help);

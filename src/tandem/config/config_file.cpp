@@ -157,7 +157,8 @@ YAML::Node read_yaml(const std::string& path) {
     if (!node.IsMap() && !node.IsNull()) throw UserError(path, "is not a mapping", "sections such as `train:`");
     return node;
   } catch (const YAML::Exception& e) {
-    throw UserError(path + ":" + std::to_string(e.mark.line + 1), e.msg, "YAML");
+    throw UserError(path + ":" + std::to_string(e.mark.line + 1), "is not valid YAML: " + e.msg,
+                    "check brackets, colons and indentation of this line and the one above");
   }
 }
 

@@ -87,6 +87,13 @@ void check_model(const config::RunConfig& c, const config::Layouts& layouts, con
   if (rl && config::algorithm_of(c).needs_critic()) (void)policy::critic_config(c, layouts.train, model);
 }
 
+// The run itself counts each prompt's tokens, too, but that comes after the warm start.
+void check_context(const config::RunConfig& c, const model::ModelConfig& model) {
+  if (const int64_t most = c.rollout.sampling.max_new_tokens; most >= model.max_positions)
+    throw UserError("rollout.max_new_tokens", join_text("is ", most, ", and prompt and response share a context of ", model.max_positions),
+                    join_text("at most ", model.max_positions - 1));
+}
+
 RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* folder, Start& start) {
   policy::Rank rank(request.config, config::layouts_of(request.config, world.size()), world);
   const RunSummary summary = SupervisedRun(request, rank.parts, folder, start.model_dir, start.model).run();
@@ -217,6 +224,7 @@ RunSummary reinforce_on_rank(const RunRequest& asked, comm::Group& world, RunFol
   Start start = start_of(config, world);
   const bool warm = begins_warm(request, world);
   check_model(config, layouts, start.model, warm, true);
+  if (warm && request.replay.empty()) check_context(config, start.model);
   fit(request, start, world, folder);
   if (warm) start = warm_start(request, world, std::move(start));
   if (!request.replay_decisions.empty() && !config.run.parity) start.products = products_of_run(request.replay_decisions, world);
@@ -241,7 +249,7 @@ EarlierRun earlier_run(const RunRequest& request) {
 
 // What can be refused before a rank or a folder is there.
 void check_request(const RunRequest& request) {
-  if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
+  if (request.resume && request.overwrite) throw UserError("--overwrite", "starts the run again, and --resume continues it", "give one of them");
   if (request.overwrite) check_put_aside(request.config, request.replay, request.replay_decisions);
   if (request.replay_decisions.empty()) return;
   if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");

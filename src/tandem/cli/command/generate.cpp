@@ -13,6 +13,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
@@ -154,6 +155,7 @@ class Generate : public Command {
     if (!texts_.empty() && input_.empty()) return prompts;
     InputFile input(input_);
     each_object(input.stream(), input.name(), add);
+    if (prompts.empty()) log::warning(input.name(), " has no prompts (--prompt TEXT, or lines of JSON as `tandem generate --help` shows)");
     return prompts;
   }
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How SmolLM2-135M-Instruct learns word problems: rows of configs/smollm2_word_problems.yaml, each for some minutes.
+
+  scripts/get smollm2
+  bench/word_problems.py grpo --seed 1 --minutes 25
+  bench/word_problems.py dapo ppo lora stale --minutes 20
+  bench/word_problems.py --sweep ppo 1e-5 2e-5 4e-5        15 steps at each rate
+  scripts/curves --table grpo=bench/results/word_problems/grpo_1
+
+A row that has run its minutes is ended as by Ctrl-C. What it learned is kept in bench/results/word_problems/ROW_SEED: metrics.jsonl, as
+scripts/curves reads it, and about.json with command, commit and machine. Minutes count from the first step, evaluations included."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench/results/word_problems"
+KEPT = ("step", "eval/accuracy", "reward/mean", "data/groups_without_signal", "data/response_tokens_mean", "actor/grad_norm",
+        "actor/kl_rollout_train", "throughput/tokens_per_s", "staleness/lag_max", "memory/peak_bytes", "time/step_s", "time/eval_s",
+        "time/rollout_s", "time/train_s")
+ROWS = {
+    "grpo": {},
+    "dapo": {"algo.name": "dapo"},
+    "ppo": {"algo.name": "ppo"},
+    "lora": {"model.lora_rank": 16},
+    "stale": {"schedule.kind": "stale", "schedule.staleness": 2},
+}
+
+
+def machine():
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), "")
+    return {"processor": model, "cores": len(os.sched_getaffinity(0)),
+            "instructions": [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags.split()]}
+
+
+def lines_of(folder):
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+
+def train(options, row, folder, settings, steps, minutes):
+    """One run; ends it after so many minutes. Returns its command."""
+    settings = {**ROWS[row], **settings, "run.seed": options.seed}
+    command = [options.tandem, "run", "configs/smollm2_word_problems.yaml", "--model", options.model, "--run-dir", str(folder),
+               "--overwrite", "--steps", str(steps), "--threads", str(options.threads)]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.log", "w") as log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT) as process:
+        began = None
+        while process.poll() is None:
+            time.sleep(1)
+            if began is None and "== training" in pathlib.Path(log.name).read_text():
+                began = time.monotonic()
+            if began is not None and time.monotonic() - began > 60 * minutes:
+                process.send_signal(signal.SIGINT)
+                process.wait(600)
+    if process.returncode not in (0, 130):
+        sys.exit(f"{' '.join(command)}\nended with {process.returncode}; see {folder}.log")
+    return command
+
+
+def keep(row, seed, folder, command):
+    to = RESULTS / f"{row}_{seed}"
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    with open(to / "metrics.jsonl", "w") as out:
+        for line in lines_of(folder):
+            out.write(json.dumps({name: line[name] for name in KEPT if name in line}) + "\n")
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    products = next((line.split("products: ")[1] for line in (folder / "log.txt").read_text().splitlines() if "products: " in line), "")
+    about = {"command": " ".join(command), "version": version, "machine": machine(), "products": products,
+             "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    (to / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+    return to
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--sweep", nargs="+", metavar=("ROW", "RATE"), help="15 steps of a row at each learning rate")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
+    parser.add_argument("--tandem", default=str(ROOT / "build/release/tandem"))
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/word_problems", help="where the run folders go")
+    options = parser.parse_args()
+    if wrong := [row for row in [*options.rows, *(options.sweep or [])[:1]] if row not in ROWS]:
+        parser.error(f"no row {wrong[0]} ({', '.join(ROWS)})")
+    for rate in (options.sweep or [])[1:]:
+        folder = options.out / f"sweep_{options.sweep[0]}_{rate}"
+        train(options, options.sweep[0], folder, {"train.lr": rate, "eval.every_steps": 15, "checkpoint.every_steps": 1000}, 15, 1e6)
+        lines = lines_of(folder)
+        print(f"{options.sweep[0]} at {rate}: accuracy {lines[0]['eval/accuracy']:.3f} to {lines[-1]['eval/accuracy']:.3f}, "
+              f"mean reward of the last five steps {sum(line['reward/mean'] for line in lines[-5:]) / 5:.3f}", flush=True)
+    for row in options.rows:
+        folder = options.out / f"{row}_{options.seed}"
+        command = train(options, row, folder, {}, 1000, options.minutes)
+        kept = keep(row, options.seed, folder, command)
+        subprocess.run([sys.executable, ROOT / "scripts/curves", "--table", f"{row}={kept}"], check=True)
+
+
+if __name__ == "__main__":
+    main()
