@@ -121,7 +121,7 @@ def check_hover(browser):
 
 
 # Panels whose picture has not the size of its place, or no picture.
-WRONG_SIZES = """[...document.querySelectorAll('.panel')].filter(p => !p.hidden && !(() => {
+WRONG_SIZES = """[...document.querySelectorAll('.panel:not(.example)')].filter(p => !p.hidden && !(() => {
     const place = p.querySelector('.canvas'), canvas = place.querySelector('canvas');
     if (!canvas) return false;
     const drawn = canvas.getBoundingClientRect(), panel = p.getBoundingClientRect();
@@ -219,6 +219,23 @@ TEMPLATES = """return import('/prompt.js').then(({Template}) => {
     if (few.snippet('Write a poem.') !== 'Write a poem.') wrong.push(['few', few.snippet('Write a poem.')]);
     return wrong;
   })"""
+
+
+def check_example(browser, run):
+    """Among the first curves: a question that was wrong and became right, with both answers."""
+    open_page(browser, run, "curves")
+    box = "document.querySelector('.grid .example')"
+    text = browser.wait(f"{box} && {box}.innerText", "a question that became right")
+    chips = browser.run(f"return [...{box}.querySelectorAll('.chip')].map(c => Number(c.innerText))")
+    assert len(chips) == 2 and chips[0] < 0.5 <= chips[1], text
+    assert "after step 1" in text and f"after step {STEPS}" in text and "became right" in text and "Let's think" not in text, text
+    browser.emulate(1280, 800, "light")
+    seen = browser.run("""const panels = [...document.querySelectorAll('.panel')];
+        return ['Accuracy', 'Reward', 'A question before and after'].map(title =>
+            panels.find(p => p.querySelector('h3').firstChild.textContent === title).getBoundingClientRect().bottom)""")
+    assert max(seen) <= 800, f"{seen}: below the first screen"
+    assert browser.run("return document.querySelectorAll('#tiles .tile')[0].innerText.startsWith('Accuracy')")
+    said("the first screen has accuracy, reward and a question before and after training")
 
 
 def check_snippets(browser, run):
@@ -493,6 +510,7 @@ def walk(browser, runs, args):
         "killed_ways": ways(live, "killed"),
         "finished": lambda: check_finished(browser, finished),
         "colours": lambda: check_colours(browser, finished),
+        "example": lambda: check_example(browser, finished),
         "curve_search": lambda: (open_page(browser, finished, "curves"), check_curve_search(browser)),
         "snippets": lambda: check_snippets(browser, finished),
         "first_group": lambda: check_first_group(browser, finished),

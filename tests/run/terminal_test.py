@@ -2,6 +2,7 @@
 """What a terminal shows: one live line inside a step, plain lines above it, no trace of it in logs and pipes; set-up that is quiet unless
 it fails. A pseudo-terminal stands for the terminal."""
 import fcntl
+import importlib.util
 import os
 import pathlib
 import pty
@@ -10,9 +11,11 @@ import select
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import time
+import xml.etree.ElementTree
 
 import run_folder as rf
 
@@ -120,6 +123,29 @@ def plain(root):
     checks.check(code == 0 and "\x1b" not in text, "a terminal that cannot go back has them, too")
 
 
+def pictures(root):
+    """scripts/pictures.py draws what the terminal shows; the page needs a browser and is left to scripts/check_board."""
+    run, out = pathlib.Path(root, "pipe"), pathlib.Path(root, "pictures")
+    command = [sys.executable, rf.ROOT / "scripts/pictures.py", run, "--program", program.tandem, "--out", out]
+    told = subprocess.run([*command[:2], f"{root}/absent"], capture_output=True, encoding="utf-8", timeout=60)
+    checks.check(told.returncode == 1 and "is no run folder" in told.stderr and "scripts/quickstart" in told.stderr, told.stderr)
+    if not importlib.util.find_spec("pyte"):
+        print("not done: pictures, for lack of pyte (scripts/setup pyte)")
+        return
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    template = pathlib.Path(root, "chat.jinja")
+    template.write_text("{% for message in messages %}{{ message.content }} {% endfor %}")
+    talk = ["--model", run / "init/hf", "--chat-template", template, "--ask", "1+2=", "--ask", "9 - 4 ?"]
+    made = subprocess.run([*command, "--only", "top,talk", *talk], capture_output=True, encoding="utf-8", timeout=120)
+    checks.check(made.returncode == 0 and made.stdout.count(" KB\n") == 2, made.stderr + made.stdout)
+    for name, wanted in (("top", ("$ tandem top ", "step 3/3", "rank 0", "tokens/s")),
+                         ("talk", ("$ tandem talk --model ", "&gt; 1+2=", "&gt; 9 - 4 ?"))):
+        text = (out / f"{name}.svg").read_text()
+        xml.etree.ElementTree.fromstring(text)
+        checks.check(all(part in text for part in wanted) and len(text) < 60000, f"{name}: {text}")
+    checks.check(before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, "the run folder is as it was")
+
+
 def refused(root):
     """An error in the middle of a step stands in a line of its own."""
     (pathlib.Path(root) / "fails.py").write_text("def score(prompts, completions):\n    if 'made-up' not in ''.join(completions):\n"
@@ -189,5 +215,6 @@ with tempfile.TemporaryDirectory(prefix="tandem_terminal_") as root:
     supervised(root)
     narrow(root)
     plain(root)
+    pictures(root)
     refused(root)
 checks.exit()

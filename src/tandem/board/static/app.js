@@ -2,7 +2,7 @@
 // Polls the run folder's server and keeps header, curves and samples up to date.
 import { ask, byId, element, isNumber, number, on_typing, percent, seconds } from './format.js';
 import { Charts } from './charts.js';
-import { EvalBrowser } from './evaluation.js';
+import { EvalBrowser, example } from './evaluation.js';
 import { tiles } from './panels.js';
 import { Template } from './prompt.js';
 import { Recipe } from './recipe.js';
@@ -145,11 +145,21 @@ async function show_timeline() {
   state.stages = draw_timeline((await ask('/api/timeline')).steps);
 }
 
+let example_of = '';  // evaluations when it was chosen
+async function show_example() {
+  if (state.view !== 'curves' || !rows.length) return;
+  const { evals: steps } = await ask('/api/steps');
+  if (JSON.stringify(steps) === example_of) return;
+  example_of = JSON.stringify(steps);
+  charts.show_example(steps.length > 1 ? await example(steps[0].step, steps.at(-1).step, template) : null);
+}
+
 async function poll() {
   try {
     run = await ask('/api/run');
     await take_metrics();
     await show_timeline();
+    await show_example();
     show_header();
     draw();
     show_end();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One Dygraph a panel; hover and zoom are shared by all of them.
 import { bytes, element, isNumber, number } from './format.js';
-import { GROUPS, PANELS, panel_of, series_label } from './panels.js';
+import { EXAMPLE, GROUPS, PANELS, panel_of, series_label } from './panels.js';
 
 // Told apart on a light and on a dark ground.
 const COLOURS = ['#3b6fd4', '#e0893a', '#3a9d72', '#a05cc0', '#cf5064', '#4ab4cc', '#a58a2c', '#7d8797', '#e27fc0', '#8a5a3c', '#8cc63f',
@@ -28,6 +28,7 @@ export class Charts {
     this.hovered = null;
     this.moving = false;
     this.wanted = '';  // a part of the metrics' names
+    this.example = null;  // a question among the curves of learning
   }
 
   clear() {
@@ -41,12 +42,21 @@ export class Charts {
   // the curves: a panel without a size would be drawn at a wrong one.
   draw(rows, names) {
     for (const name of names) this.place(name);
+    this.show_example(this.example);
     for (const it of this.panels.values())
       it.box.hidden = ![it.panel.title, ...it.names].some((text) => text.toLowerCase().includes(this.wanted));
     for (const grid of this.sections.values()) grid.parentElement.hidden = [...grid.children].every((box) => box.hidden);
     let points = 0;
     for (const it of this.panels.values()) if (!it.box.hidden) points += this.draw_panel(it, rows);
     return points;
+  }
+
+  show_example(box) {
+    if (this.example !== box) this.example?.remove();
+    this.example = box;
+    if (!box) return;
+    box.hidden = this.wanted !== '';
+    if (!box.isConnected) this.insert({ panel: EXAMPLE, box });
   }
 
   place(name) {

@@ -5,6 +5,22 @@ import { ask, byId, chip, element, fact, isNumber, number, on_typing, pager, per
 const KINDS = [['', 'all', 'answers'], ['right', 'right', 'right'], ['wrong', 'wrong', 'wrong'],
   ['became_right', 'became right', 'became_right'], ['became_wrong', 'became wrong', 'became_wrong']];
 
+const MOST_SHOWN = 160;  // characters of an answer that the panel of an example has room for
+
+// A question that the first evaluation has wrong and the last one right; null if there is none.
+export async function example(first, last, template) {
+  const { answers, counts } = await ask(`/api/evals?step=${last}&since=${first}&show=became_right&page=0`);
+  if (!answers.length) return null;
+  template.learn(answers.map((it) => it.prompt));
+  const fits = (it) => it.response.trim() && it.before.response.trim() && Math.max(it.response.length, it.before.response.length) <= MOST_SHOWN;
+  const it = answers.find(fits) ?? answers[0];
+  const said = (step, { response, score }) => [element('div', { class: 'meta' }, step ? `after step ${step}` : 'before training', chip(score)),
+    element('div', { class: 'short' }, response.trim())];
+  return element('div', { class: 'panel example' }, element('h3', {}, 'A question before and after',
+    element('a', { href: '#evaluation' }, `${counts.became_right} became right, ${counts.became_wrong} wrong`)),
+    element('p', { class: 'short own' }, template.snippet(it.prompt)), ...said(first, it.before), ...said(last, it));
+}
+
 export class EvalBrowser {
   constructor(template) {
     this.template = template;

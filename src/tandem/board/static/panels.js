@@ -5,9 +5,13 @@ import { number, bytes, seconds, percent } from './format.js';
 const named = (...names) => (name) => names.includes(name);
 const matching = (pattern) => (name) => pattern.test(name);
 
+// The place of a question that became right (`example` of evaluation.js).
+export const EXAMPLE = { group: 'Learning', title: 'A question', takes: () => false };
+
 export const PANELS = [
-  { group: 'Learning', title: 'Reward', takes: named('reward/mean') },
   { group: 'Learning', title: 'Accuracy', takes: named('eval/accuracy'), format: percent, points: true },
+  { group: 'Learning', title: 'Reward', takes: named('reward/mean') },
+  EXAMPLE,
   { group: 'Learning', title: 'Mean score of the evaluation', takes: named('eval/score_mean'), points: true },
   { group: 'Learning', title: 'Parts of the reward', takes: matching(/^reward\/(?!mean$|std$)/) },
   { group: 'Learning', title: 'KL to the reference', takes: named('actor/kl_ref'), zero: true },
@@ -61,13 +65,13 @@ const last = (rows, name) => {
 const first = (rows, name) => rows.find((row) => typeof row[name] === 'number')?.[name];
 
 const TILES = [
-  ['Reward', 'reward/mean', number, (rows) => 'from ' + number(first(rows, 'reward/mean'))],
   ['Accuracy', 'eval/accuracy', percent, (rows) => 'from ' + percent(first(rows, 'eval/accuracy'))],
+  ['Reward', 'reward/mean', number, (rows) => 'from ' + number(first(rows, 'reward/mean'))],
   ['Answer length', 'data/response_tokens_mean', number, (rows) => 'longest ' + number(last(rows, 'data/response_tokens_max'))],
   ['KL rollout–train', 'actor/kl_rollout_train', number, () => ''],
   ['Entropy', 'actor/entropy', number, (rows) => 'from ' + number(first(rows, 'actor/entropy'))],
   ['Lag', 'staleness/lag_mean', number, (rows) => 'largest ' + number(last(rows, 'staleness/lag_max'))],
-  ['Tokens per second', 'throughput/tokens_per_s', number, () => ''],
+  ['Tokens/s', 'throughput/tokens_per_s', number, () => ''],
   ['Step', 'time/step_s', seconds, () => ''],
   ['Peak memory', 'memory/peak_bytes', bytes, () => ''],
 ];
