@@ -123,7 +123,7 @@ def option_names():
         if page.name in ("from_trl.md", "from_verl.md"):  # the first column has the other's names
             text = re.sub(r"^\|[^|]*\|", "|", BLOCK.sub("", text), flags=re.M)
         wrong += [f"{page.name}: no option {name}" for name in re.findall(rf"(?<![\w./])((?:{sections})\.[a-z_0-9]+)", text)
-                  if name not in known and not re.search(r"\.(?:md|py|yaml|jsonl?|sqlite|svg|txt)$", name)]
+                  if name not in known and not re.search(r"\.(?:md|py|yaml|jsonl?|sqlite|svg|txt|safetensors)$", name)]
     assert not wrong, "\n".join(wrong)
 
 

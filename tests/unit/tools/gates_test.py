@@ -151,8 +151,8 @@ class Gates(unittest.TestCase):
 
     def test_links_that_lead_nowhere_are_faults(self):
         page = source.ROOT / "docs/guide/page.md"
-        good = ("[a](../python.md#a-loss) ![b](../pictures/architecture.svg) [`c`](../../tools/links.py) [d](https://x.org/y) `[e](gone.md)`\n"
-                "```\n[f](gone.md)\n```\n<!-- [g](gone.md) --> [h](#own-part)\n## Own part\n")
+        good = ("[a](../python.md#a-loss) ![b](../pictures/architecture.svg) [`c`](../../tools/links.py) [d](https://x.org/y)\n"
+                "`[e](gone.md)`\n```\n[f](gone.md)\n```\n<!-- [g](gone.md) --> [h](#own-part)\n## Own part\n")
         self.assertEqual(list(links.faults_of(page, good)), [])
         bad = '[a](gone.md)\n[`b`](../python.md#gone)\n<img src="../pictures/gone.png">\n[c](../../../etc)\n[d](/docs/python.md)\n'
         found = list(links.faults_of(page, bad))
@@ -166,7 +166,8 @@ class Gates(unittest.TestCase):
         self.assertEqual(links.site_text(page, "[a](../python.md#x) [tools/links.py](../../tools/links.py) `docs/numerics.md` [b](#c)\n"),
                          "[a](../python.md#x) `tools/links.py` [`docs/numerics.md`](../numerics.md) [b](#c)\n")
         self.assertEqual(links.site_text(page, "a list:\n- x\n```\n[a](../../src)\n```\n"), "a list:\n\n- x\n```\n[a](../../src)\n```\n")
-        self.assertEqual(links.site_text(source.ROOT / "README.md", '![a](docs/pictures/architecture.svg) [b](docs/python.md) [c](LICENSE)'),
+        front = "![a](docs/pictures/architecture.svg) [b](docs/python.md) [c](LICENSE)"
+        self.assertEqual(links.site_text(source.ROOT / "README.md", front),
                          "![a](pictures/architecture.svg) [b](python.md) `c`")
 
     def test_a_site_with_dead_links_or_foreign_scripts_is_a_fault(self):
