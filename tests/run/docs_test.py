@@ -20,7 +20,7 @@ import webdriver
 from run_folder import said
 
 # A fenced block, with what it needs and the name of the file it is, if the lines above say so.
-BLOCK = re.compile(r"(?:^<!-- needs: (.+) -->\n)?(?:^`(\S+)`:\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"(?:^<!-- needs: ([^\n]+) -->\n)?(?:^`(\S+)`:\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 # A command in backticks or at the start of a line of a block, with the lines it goes on over.
 SHOWN = re.compile(r"(?:^|`|build/release/)tandem ((?:[^`\n\\]|\\\n)+)", re.M)
 
@@ -63,7 +63,9 @@ def check_page(program, page, folder):
     (folder / "bin/tandem").chmod(0o755)
     printed = {}
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
-    for needs, name, language, text in BLOCK.findall(page.read_text()):
+    blocks = BLOCK.findall(page.read_text())
+    assert 2 * len(blocks) == len(re.findall("^```", page.read_text(), re.M)), f"{page.name}: a block is not closed, or within another"
+    for needs, name, language, text in blocks:
         if name:
             (folder / name).write_text(text)
         elif language == "python":
@@ -167,7 +169,7 @@ def site():
         return
     with webdriver.Browser() as browser:
         browser.open((rf.ROOT / "build/site/guide/runs.html").as_uri())
-        browser.wait("document.querySelector('[data-md-component=search-query]') && window.component$", "the page's scripts run")
+        browser.wait("document.querySelector('[data-md-component=search-query]') && !!window.component$", "the page's scripts run")
         browser.click(".md-search__input")
         browser.type(".md-search__input", "staleness")
         browser.wait("document.querySelectorAll('.md-search-result__item').length", "the search finds pages, opened from a folder")
