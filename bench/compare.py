@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of README.md's table in one sitting: each workload by `tandem bench` and, where ../shared/peers and a Python with its
+"""The rows of docs/guide/measured.md in one sitting: each workload by `tandem bench` and, where ../shared/peers and a Python with its
 packages are there, by the peer's script right beside it, in each dtype that it has: the better one counts. Prints the table of
 ratios; every JSON object stays in --out. Two cores need about 40 minutes. --only tiny, --only train_step ... runs the rows whose
 name has that part; --dry-run prints the commands. --kernels aten measures libtorch's operators in place of our own kernels. --base

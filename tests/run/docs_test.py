@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every `tandem COMMAND --option` that README.md, CONTRIBUTING.md and docs/ show is one that the program has, and the example of
-docs/first_run.md runs as it stands."""
+"""Every `tandem COMMAND --option` that README.md, CONTRIBUTING.md and docs/ show is one that the program has. The commands of docs/guide
+run, but for those marked in the page with what they need; the pictures are those of their scripts; the site builds, where mkdocs is."""
+import ast
 import functools
 import json
 import os
@@ -10,13 +11,16 @@ import re
 import string
 import subprocess
 import tempfile
+import time
+import xml.etree.ElementTree
 
 import run_folder as rf
 import small_model
+import webdriver
 from run_folder import said
 
-# A fenced block, and the name of the file it is, if the line above says one.
-BLOCK = re.compile(r"(?:^`(\S+)`:\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+# A fenced block, with what it needs and the name of the file it is, if the lines above say so.
+BLOCK = re.compile(r"(?:^<!-- needs: ([^\n]+) -->\n)?(?:^`(\S+)`:\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 # A command in backticks or at the start of a line of a block, with the lines it goes on over.
 SHOWN = re.compile(r"(?:^|`|build/release/)tandem ((?:[^`\n\\]|\\\n)+)", re.M)
 
@@ -38,33 +42,53 @@ def example_model(folder):
     small_model.write_whole_text_tokenizer(folder, alphabet, [])
 
 
-def check_example(program, page, folder):
+# `tandem` in the folder of a page: a run of the quickstart is cut to a few steps.
+SHORT = """#!/bin/sh
+case "$1 $2" in
+  "run configs/quickstart.yaml")
+    case " $* " in *" --resume "*) steps=3 ;; *) steps=2 ;; esac
+    exec {program} "$@" --steps $steps --set supervised.steps=3 --set data.synthetic_eval_rows=50 ;;
+esac
+exec {program} "$@"
+"""
+
+
+def check_page(program, page, folder):
     """Files and commands of the page, in its order; returns the lines that each command printed."""
     example_model(folder / "MODEL")
+    for name in ("configs", "scripts"):
+        (folder / name).symlink_to(rf.ROOT / name)
+    (folder / "bin").mkdir()
+    (folder / "bin/tandem").write_text(SHORT.format(program=pathlib.Path(program.tandem).resolve()))
+    (folder / "bin/tandem").chmod(0o755)
     printed = {}
-    environment = dict(os.environ, PATH=f"{pathlib.Path(program.tandem).parent}:{os.environ['PATH']}")
-    for name, language, text in BLOCK.findall(page.read_text()):
+    environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
+    blocks = BLOCK.findall(page.read_text())
+    assert 2 * len(blocks) == len(re.findall("^```", page.read_text(), re.M)), f"{page.name}: a block is not closed, or within another"
+    for needs, name, language, text in blocks:
         if name:
             (folder / name).write_text(text)
-        elif language == "yaml":
+        elif language == "python":
+            ast.parse(text)
+        elif language == "yaml" and not needs:
             (folder / "part.yaml").write_text(text)
             program.done(["config", folder / "part.yaml", "--check"])
-        for command in [] if name or language else text.splitlines():
-            if command.startswith("tandem board"):
-                continue  # serves until it is stopped
+        if name or needs or language not in ("", "bash"):
+            continue
+        for command in text.replace("\\\n", " ").splitlines():
             out = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=300)
-            assert out.returncode == 0, f"{command}\n{out.stderr[-2000:]}"
+            assert out.returncode == 0, f"{page.name}: {command}\n{out.stderr[-2000:]}"
             printed[command] = out.stdout.splitlines()
     return printed
 
 
 def first_run(program):
-    page = rf.ROOT / "docs/first_run.md"
-    recipe = next(text for name, _, text in BLOCK.findall(page.read_text()) if name == "story.yaml")
+    page = rf.ROOT / "docs/guide/first_run.md"
+    recipe = next(text for _, name, _, text in BLOCK.findall(page.read_text()) if name == "story.yaml")
     assert len(recipe.splitlines()) <= 30, "the recipe is to fit 30 lines"
     with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
         folder = pathlib.Path(name)
-        printed = check_example(program, page, folder)
+        printed = check_page(program, page, folder)
         rf.check_whole(folder / "runs/try", 2)
         rf.check_whole(folder / "runs/story", 20)
         assert "4 problems of data.eval, rows.jsonl not held out but trained on; right" in (folder / "runs/story/log.txt").read_text()
@@ -77,12 +101,89 @@ def first_run(program):
         assert json.loads(generate[0])["prompt_ids"], "the exported model renders messages with the template of the run"
         scores = {score for (score,) in rf.rows(folder / "runs/story", "SELECT DISTINCT score FROM samples")}
         assert len(scores) > 1, f"every answer scored {scores}"
-    said(f"docs/first_run.md: {len(printed)} commands")
+    said(f"docs/guide/first_run.md: {len(printed)} commands")
+
+
+def guides(program):
+    """The other pages of docs/guide."""
+    for page in sorted(rf.ROOT.glob("docs/guide/*.md")):
+        if page.name == "first_run.md":
+            continue
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
+            printed = check_page(program, page, pathlib.Path(name))
+        said(f"docs/guide/{page.name}: {len(printed)} commands, {time.monotonic() - begin:.1f} s")
+
+
+def option_names():
+    """Options that the guides name are in docs/config.md."""
+    known = set(re.findall(r"^\| `([a-z]+\.\w+)` \|", (rf.ROOT / "docs/config.md").read_text(), re.M))
+    sections = "|".join(sorted({name.split(".")[0] for name in known}))
+    wrong = []
+    for page in sorted(rf.ROOT.glob("docs/guide/*.md")):
+        text = page.read_text()
+        if page.name in ("from_trl.md", "from_verl.md"):  # the first column has the other's names
+            text = re.sub(r"^\|[^|]*\|", "|", BLOCK.sub("", text), flags=re.M)
+        wrong += [f"{page.name}: no option {name}" for name in re.findall(rf"(?<![\w./])((?:{sections})\.[a-z_0-9]+)", text)
+                  if name not in known and not re.search(r"\.(?:md|py|yaml|jsonl?|sqlite|svg|txt|safetensors)$", name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def pictures():
+    """The drawing is what its script writes; curves of runs are XML with a line for each run."""
+    with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
+        folder = pathlib.Path(name)
+
+        def curves(*words):
+            return subprocess.run([rf.ROOT / "scripts/curves", *words], cwd=folder, capture_output=True, encoding="utf-8")
+
+        assert curves("--architecture", "drawn.svg").returncode == 0
+        assert (folder / "drawn.svg").read_text() == (rf.ROOT / "docs/pictures/architecture.svg").read_text(), (
+            "docs/pictures/architecture.svg is another: scripts/curves --architecture docs/pictures/architecture.svg")
+        for run, gain in (("a", 0.02), ("b", 0.03)):
+            (folder / run).mkdir()
+            (folder / run / "metrics.jsonl").write_text("".join(
+                json.dumps({"step": step, "time/step_s": 6, "reward/mean": gain * step,
+                            **({"eval/accuracy": gain * step} if step in (1, 5, 10, 15, 20) else {})}) + "\n" for step in range(1, 21)))
+        out = curves("--out", "c.svg", "--table", "one=a,b", "two<=b")
+        assert out.returncode == 0, out.stderr
+        tree = xml.etree.ElementTree.parse(folder / "c.svg")
+        assert len(tree.findall(".//{http://www.w3.org/2000/svg}polyline")) == 6, "two panels of three runs"
+        assert "| one | 2.0 % | 40.0 % | 40.0 % | 20 | 2.0 |" in out.stdout, out.stdout
+        gone = curves("--out", "d.svg", "gone")
+        assert gone.returncode == 2 and gone.stderr.startswith("curves: gone: holds no metrics.jsonl"), gone.stderr
+    said("docs/pictures: drawn by scripts/curves")
+
+
+def site():
+    """scripts/site builds and checks it: without the network, so where its packages are."""
+    if not (rf.ROOT / "build/site_venv/whole").exists():
+        said("site: not built here, mkdocs is not installed (scripts/site)")
+        return
+    begin = time.monotonic()
+    out = subprocess.run([rf.ROOT / "scripts/site"], capture_output=True, encoding="utf-8", timeout=300)
+    assert out.returncode == 0, out.stdout[-3000:] + out.stderr[-3000:]
+    said(f"site: {out.stdout.strip()}, {time.monotonic() - begin:.1f} s")
+    if not webdriver.installed():
+        said("site: its search was not tried, chromium and chromedriver are not installed")
+        return
+    with webdriver.Browser() as browser:
+        browser.open((rf.ROOT / "build/site/guide/runs.html").as_uri())
+        browser.wait("document.querySelector('[data-md-component=search-query]') && !!window.component$", "the page's scripts run")
+        browser.click(".md-search__input")
+        browser.type(".md-search__input", "staleness")
+        browser.wait("document.querySelectorAll('.md-search-result__item').length", "the search finds pages, opened from a folder")
+        assert not browser.console_errors(), browser.console_errors()
+    said("site: the search works without a server")
 
 
 def main():
     program = rf.built_program()
+    option_names()
+    pictures()
+    site()
     first_run(program)
+    guides(program)
 
     @functools.cache
     def help_of(name):

@@ -105,13 +105,13 @@ TEST(DeviceRecipe, EachNamesItsDeviceAModelAndARuleThatExists) {
   }
 }
 
-TEST(DeviceRecipe, TheTableOfTheReadmeHasThesePeaks) {
-  const std::string readme = read(fs::path(TANDEM_SOURCE_DIR) / "README.md");
+TEST(DeviceRecipe, TheTableOfTheGuideHasThesePeaks) {
+  const std::string guide = read(fs::path(TANDEM_SOURCE_DIR) / "docs/guide/one_gpu.md");
   for (const std::string& name : names()) {
     const Reckoned reckoned = reckoned_of(load(name));
-    const size_t begin = readme.find("| `configs/device/" + name + ".yaml` |");
+    const size_t begin = guide.find("| `configs/device/" + name + ".yaml` |");
     ASSERT_NE(begin, std::string::npos) << name;
-    const std::string row = readme.substr(begin, readme.find('\n', begin) - begin);
+    const std::string row = guide.substr(begin, guide.find('\n', begin) - begin);
     EXPECT_NE(row.find("| " + gib(sum_of(reckoned.peak().device)) + ", " + reckoned.peak().stage + " |"), std::string::npos)
         << row << "\n" << gib(sum_of(reckoned.peak().device)) << ", " << reckoned.peak().stage;
     EXPECT_TRUE(row.ends_with(reckoned.host.empty() ? "| - |" : "| " + gib(sum_of(reckoned.host)) + " |"))

@@ -4,12 +4,14 @@
 import pathlib
 import re
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
 import doc_symbols  # noqa: E402
 import forbidden  # noqa: E402
 import layers  # noqa: E402
+import links  # noqa: E402
 import methods  # noqa: E402
 import sizes  # noqa: E402
 import source  # noqa: E402
@@ -146,6 +148,35 @@ class Gates(unittest.TestCase):
         module = source.SRC / "comm/README.md"
         self.assertEqual(list(doc_symbols.missing_files(module, "`mpi.cpp` in `backend`")), [])
         self.assertEqual(len(list(doc_symbols.missing_files(module, "`engine.h`"))), 1)
+
+    def test_links_that_lead_nowhere_are_faults(self):
+        page = source.ROOT / "docs/guide/page.md"
+        good = ("[a](../python.md#a-loss) ![b](../pictures/architecture.svg) [`c`](../../tools/links.py) [d](https://x.org/y)\n"
+                "`[e](gone.md)`\n```\n[f](gone.md)\n```\n<!-- [g](gone.md) --> [h](#own-part)\n## Own part\n")
+        self.assertEqual(list(links.faults_of(page, good)), [])
+        bad = '[a](gone.md)\n[`b`](../python.md#gone)\n<img src="../pictures/gone.png">\n[c](../../../etc)\n[d](/docs/python.md)\n'
+        found = list(links.faults_of(page, bad))
+        self.assertEqual(sorted(int(fault.split(":")[1]) for fault in found), [1, 2, 3, 4, 5], found)
+
+    def test_anchors_are_those_of_repository_pages(self):
+        self.assertEqual(links.anchors_of("# A & `b_c`, d!\n## One\n```\n# no heading\n```\n## One\n"), {"a--b_c-d", "one", "one-1"})
+
+    def test_links_of_a_page_are_those_of_the_site(self):
+        page = source.ROOT / "docs/guide/runs.md"
+        self.assertEqual(links.site_text(page, "[a](../python.md#x) [tools/links.py](../../tools/links.py) `docs/numerics.md` [b](#c)\n"),
+                         "[a](../python.md#x) `tools/links.py` [`docs/numerics.md`](../numerics.md) [b](#c)\n")
+        self.assertEqual(links.site_text(page, "a list:\n- x\n```\n[a](../../src)\n```\n"), "a list:\n\n- x\n```\n[a](../../src)\n```\n")
+        front = "![a](docs/pictures/architecture.svg) [b](docs/python.md) [c](LICENSE)"
+        self.assertEqual(links.site_text(source.ROOT / "README.md", front),
+                         "![a](pictures/architecture.svg) [b](python.md) `c`")
+
+    def test_a_site_with_dead_links_or_foreign_scripts_is_a_fault(self):
+        with tempfile.TemporaryDirectory() as name:
+            site = pathlib.Path(name)
+            (site / "a.html").write_text('<h1 id="x"></h1><a href="a.html#x"></a><a href="b.html"></a><a href="#y"></a>'
+                                         '<script src="https://x.org/s.js"></script><a href="https://x.org"></a>')
+            faults = [fault for fault in links.site_faults(site) if "only" not in fault]
+            self.assertEqual(sorted(fault.split(": ")[1].split(" ")[0] for fault in faults), ["#y", "b.html", "https://x.org/s.js"])
 
 
 if __name__ == "__main__":
