@@ -369,8 +369,8 @@ def check_talk_in_terminal(program, scratch):
 
 
 CHECKS = {"overwrite": check_overwrite, "context": check_context_before_warm_start, "text": check_text_without_model,
-          "warm_start": check_warm_start, "sft": check_sft_accuracy, "stopped": check_sft_stopped, "sets": check_eval_sets, "prompt": check_prompt, "pipe": check_talk_by_pipe,
-          "limits": check_talk_limits, "terminal": check_talk_in_terminal}
+          "warm_start": check_warm_start, "sft": check_sft_accuracy, "stopped": check_sft_stopped, "sets": check_eval_sets,
+          "prompt": check_prompt, "pipe": check_talk_by_pipe, "limits": check_talk_limits, "terminal": check_talk_in_terminal}
 
 
 if __name__ == "__main__":

@@ -249,7 +249,8 @@ EarlierRun earlier_run(const RunRequest& request) {
 
 // What can be refused before a rank or a folder is there.
 void check_request(const RunRequest& request) {
-  if (request.resume && request.overwrite) throw UserError("--overwrite", "starts the run again, and --resume continues it", "give one of them");
+  if (request.resume && request.overwrite)
+    throw UserError("--overwrite", "starts the run again, and --resume continues it", "give one of them");
   if (request.overwrite) check_put_aside(request.config, request.replay, request.replay_decisions);
   if (request.replay_decisions.empty()) return;
   if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");

@@ -364,7 +364,8 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
     const std::span<MicroBatch> others = std::span(batches).subspan(num_forward_only);
     if (!lesson.late && !others.empty()) run_training(pass, others, loss_of);
     report.activation_peak_bytes = meter.peak_bytes();
-    if (setup.recorder) setup.recorder->span(num_forward_only < batches.size() ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
+    const char* what = others.empty() ? "forward passes" : "forward and backward passes";
+    if (setup.recorder) setup.recorder->span(what, "passes", begin_s, now_s());
   }
   for (const MicroBatch& batch : batches)
     if (batch.tokens.recorded_routes_TX.defined()) load.count(batch.tokens.recorded_routes_TX.cpu(), batch.tokens.rows_R);

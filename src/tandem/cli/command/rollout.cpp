@@ -58,7 +58,8 @@ class Rollout : public Command {
 
   void run() override {
     if (token_.empty())
-      throw UserError("--token", "is missing: only who has the run's token may join", "--token RUN_DIR/token; the log of the run names that file");
+      throw UserError("--token", "is missing: only who has the run's token may join",
+                      "--token RUN_DIR/token; the log of the run names that file");
     request_.token = read_file(token_);
     while (!request_.token.empty() && request_.token.back() == '\n') request_.token.pop_back();
     request_.stop = [&flag = stop_on_signals()] { return flag.load(); };
