@@ -29,7 +29,7 @@ std::string fresh_folder(const std::string& name) {
 }
 
 TokenizerSpec mini_spec() {
-  const json mini = read_json_object(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_mini.json");
+  const json mini = read_json_object(std::string(TANDEM_SOURCE_DIR) + "/tests/oracles/tokenizer/qwen2_mini.json");
   json added = json::object();
   for (const auto& [content, id] : mini["added_tokens"].items())
     added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};

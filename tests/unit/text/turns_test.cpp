@@ -17,7 +17,7 @@ constexpr const char* kChatMl =
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 Tokenizer mini() {
-  const nlohmann::json mini = read_json_object(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_mini.json");
+  const nlohmann::json mini = read_json_object(std::string(TANDEM_SOURCE_DIR) + "/tests/oracles/tokenizer/qwen2_mini.json");
   nlohmann::json added = nlohmann::json::object();
   for (const auto& [content, id] : mini["added_tokens"].items())
     added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};

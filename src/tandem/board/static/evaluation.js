@@ -5,7 +5,7 @@ import { ask, byId, chip, element, fact, isNumber, number, on_typing, pager, per
 const KINDS = [['', 'all', 'answers'], ['right', 'right', 'right'], ['wrong', 'wrong', 'wrong'],
   ['became_right', 'became right', 'became_right'], ['became_wrong', 'became wrong', 'became_wrong']];
 
-const MOST_SHOWN = 160;  // characters of an answer that the panel of an example has room for
+const MOST_SHOWN = 100;  // characters of an answer: two lines of its panel, where there is such an answer
 
 // A question that the first evaluation has wrong and the last one right; null if there is none.
 export async function example(first, last, template) {

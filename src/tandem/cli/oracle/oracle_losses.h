@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The suites `losses` and `staleness`: files of oracles/losses against algo and queue, in fp64.
+// The suites `losses` and `staleness`: files of tests/oracles/losses against algo and queue, in fp64.
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The suite `model`: a folder of oracles/models against the decoder, the trainer and the rollout engine.
+// The suite `model`: a folder such as tests/fixtures/llama against the decoder, the trainer and the rollout engine.
 
 #include <string>
 
@@ -9,7 +9,7 @@
 
 namespace tandem::cli {
 
-/// Logits, log-probabilities, entropies, greedy tokens, gradients and a run of AdamW; tolerances of oracles/README.md.
+/// Logits, log-probabilities, entropies, greedy tokens, gradients and a run of AdamW; tolerances of tests/oracles/README.md.
 void run_model(const std::string& dir, const OracleOptions& options, Report& report);
 
 }  // namespace tandem::cli

@@ -118,7 +118,7 @@ void run_suite(const std::string& name, const std::vector<std::string>& files, c
       try {
         suite.run(one, options, report);
       } catch (const json::exception& e) {
-        throw UserError(one, "is no file of suite `" + name + "`: " + e.what(), "expected the form that oracles/README.md gives");
+        throw UserError(one, "is no file of suite `" + name + "`: " + e.what(), "expected the form of the files in tests/oracles");
       }
     }
   }
