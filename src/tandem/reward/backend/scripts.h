@@ -12,7 +12,9 @@ namespace tandem::reward {
 std::span<const Asset> assets();
 /// One of them by file name. The name of a missing one is a bug.
 std::string_view script(std::string_view name);
-/// Path of the Python the build used; scripts/setup installs math-verify there.
+/// Path of the Python the build used; scripts/setup installs math-verify there. In a wheel, that of wheel_python.
 std::string_view build_python();
+/// Path of the Python that a wheel with this program is installed in, as the wheel's `tandem` names it; else "".
+std::string_view wheel_python();
 
 }  // namespace tandem::reward
