@@ -18,6 +18,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Of wheels that are installed beside this one, by the package that brings them.
 OTHERS = ("libtorch*", "libc10*", "libgomp*", "libarrow*", "libparquet*", "libcudart*", "libcublas*", "libnccl*", "libcuda*", "libnvrtc*")
+SYSTEM = re.compile(r"(libc|libm|libz|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libgomp|ld-linux.*)\.so")
 TORCH_AT, ARROW_AT = "torch/lib", "pyarrow"
 
 
@@ -37,7 +38,7 @@ def metadata(build):
     project = table["project"]
     public, _, label = build["TORCH"].partition("+")
     kind = "the processor" if label in ("", "cpu") else f"CUDA {label.removeprefix('cu')}" if label.startswith("cu") else label
-    project["dependencies"] = [f"torch=={public}"]
+    project["dependencies"] = [f"torch=={public}", "numpy"]  # torch warns without numpy
     if build["PYARROW"]:
         project["dependencies"].append(f"pyarrow=={'.'.join(build['PYARROW'].split('.')[:2])}.*")
     project["version"] += f"+{label}" if label else ""
@@ -116,7 +117,7 @@ def pack(build_folder, out, module):
             put(notice, info / "licenses" / notice.relative_to(ROOT))
         theirs = {**needed(build_folder / "wheel/bin/tandem"), **needed(module)}
         ours = [file for file in theirs.values() if file.startswith(("/usr/lib/", "/lib/"))
-                and not re.match(r"(libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libgomp|ld-linux.*)\.so", os.path.basename(file))]
+                and not SYSTEM.match(os.path.basename(file))]
         carried_licenses(ours, info / "licenses/carried")
         plain = pathlib.Path(scratch) / "plain"
         plain.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tandem` of a wheel: becomes the program in it. Runs as a file, since to import `tandem` imports torch, which takes seconds."""
+"""The command `tandem` of a wheel becomes the program in it. This runs as a file: to import `tandem` imports torch, which takes seconds."""
 import importlib.metadata
 import importlib.util
 import os

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/device/process.h"
 #include "tandem/reward/backend/scripts.h"
 
 namespace tandem::cli {
@@ -54,6 +55,13 @@ sys.exit(tandem.__main__.main())
 }
 
 }  // namespace
+
+void ask_for_wheel() {
+  const char* const python = std::getenv("TANDEM_WHEEL_PYTHON");
+  if (!python) return;
+  reward::wheel_python() = python;
+  device::name_program("tandem");
+}
 
 std::vector<std::string>& command_line() {
   static std::vector<std::string> words;

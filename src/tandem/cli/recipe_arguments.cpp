@@ -46,7 +46,8 @@ RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(prese
 
 // The parser calls back at each use, so the order of the line is kept.
 void RecipeArguments::declare(CLI::App& app) {
-  CLI::Option* config = app.add_option("CONFIG", path_, "Recipe: a YAML file, or the name of one that the program has, such as quickstart")->type_name("FILE");
+  CLI::Option* config = app.add_option("CONFIG", path_, "Recipe: a YAML file, or the name of one in the program, such as quickstart");
+  config->type_name("FILE");
   if (presence_ == kRequired) config->required();
   app.add_option_function<std::string>(
          "--set", [this](const std::string& text) { given_.push_back({"", text}); },

@@ -158,7 +158,7 @@ std::string recipe_text(const std::string& path) {
     if (recipe.name == path || recipe.name == path + ".yaml") return std::string(recipe.bytes);
     names.emplace_back(recipe.name.substr(0, recipe.name.rfind('.')));
   }
-  throw UserError(path, "no such recipe", "a YAML file, or one that the program has: " + listed(names));
+  throw UserError(path, "no such recipe", "a YAML file, or one in the program: " + listed(names));
 }
 
 YAML::Node read_yaml(const std::string& path) {

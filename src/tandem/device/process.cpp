@@ -8,7 +8,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 // Settings of one thread; libtorch has them, but for one build or another. at::set_num_threads is for the whole process.
@@ -71,7 +70,6 @@ void name_program(const std::string& name) { name_of_program() = name; }
 
 std::string program_path() {
   if (!name_of_program().empty()) return name_of_program();
-  if (std::getenv("TANDEM_WHEEL_PYTHON")) return "tandem";
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
   if (program.filename().string().starts_with("python")) return "python -m tandem";

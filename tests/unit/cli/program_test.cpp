@@ -146,7 +146,7 @@ TEST_F(Program, ARecipeOfTheProgramIsNamedWithoutAFile) {
 }
 
 TEST_F(Program, MissingAndBrokenFilesAreNamed) {
-  refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe", "that the program has", "quickstart"});
+  refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe", "in the program: ", "quickstart"});
   refuses("generate --model nowhere", {"nowhere"});
   fs::create_directories(folder_ / "run/checkpoint/latest");
   fs::create_symlink(model(), folder_ / "run/checkpoint/latest/hf");

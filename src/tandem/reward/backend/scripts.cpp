@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/backend/scripts.h"
 
-#include <cstdlib>
-
 #include "tandem/base/check.h"
 
 namespace tandem::reward {
@@ -14,13 +12,12 @@ std::string_view script(std::string_view name) {
 }
 
 std::string_view build_python() {
-  const std::string_view python = wheel_python();
-  return python.empty() ? TANDEM_BUILD_PYTHON : python;
+  return wheel_python().empty() ? std::string_view(TANDEM_BUILD_PYTHON) : wheel_python();
 }
 
-std::string_view wheel_python() {
-  const char* const python = std::getenv("TANDEM_WHEEL_PYTHON");
-  return python ? python : "";
+std::string& wheel_python() {
+  static std::string python;
+  return python;
 }
 
 }  // namespace tandem::reward

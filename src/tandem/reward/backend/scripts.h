@@ -3,6 +3,7 @@
 // The Python sources of this folder, compiled in by cmake/embed.cmake.
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "tandem/base/asset.h"
@@ -14,7 +15,7 @@ std::span<const Asset> assets();
 std::string_view script(std::string_view name);
 /// Path of the Python the build used; scripts/setup installs math-verify there. In a wheel, that of wheel_python.
 std::string_view build_python();
-/// Path of the Python that a wheel with this program is installed in, as the wheel's `tandem` names it; else "".
-std::string_view wheel_python();
+/// Path of the Python that a wheel with this program is installed in; "" without a wheel. Set before anything runs.
+std::string& wheel_python();
 
 }  // namespace tandem::reward
