@@ -22,15 +22,17 @@ BESIDE = re.compile(r"(libtorch\w*|libc10\w*|libgomp|libarrow|libparquet|libnccl
 MOST_BYTES = 40 << 20
 
 
-def made():
-    """Where the tools of scripts/wheel are missing and no index is in reach, the test is skipped."""
+def made(out):
+    """Of --wheel, or made into `out`. Where the tools of scripts/wheel are missing and no index is in reach, the test is skipped."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build")
+    parser.add_argument("--build", type=pathlib.Path, default=rf.ROOT / "build/release")
     parser.add_argument("--wheel", type=pathlib.Path)
-    given = parser.parse_args().wheel
-    if given:
-        return given
-    done = subprocess.run([rf.ROOT / "scripts/wheel"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    given = parser.parse_args()
+    if given.wheel:
+        return given.wheel
+    if given.build.name != "release":
+        rf.skip("scripts/wheel packs the release build")
+    done = subprocess.run([rf.ROOT / "scripts/wheel"], env={**os.environ, "TANDEM_DIST": str(out)}, capture_output=True, text=True)
     if done.returncode and "No matching distribution" in done.stderr:
         rf.skip("no index has the tools of scripts/wheel")
     assert done.returncode == 0, done.stderr
@@ -109,8 +111,8 @@ def check_runs(site, folder):
 
 
 def main():
-    wheel = made()
     with tempfile.TemporaryDirectory() as scratch:
+        wheel = made(pathlib.Path(scratch) / "dist")
         site, folder = pathlib.Path(scratch) / "site", pathlib.Path(scratch) / "work"
         folder.mkdir()
         with zipfile.ZipFile(wheel) as archive:
