@@ -7,7 +7,8 @@ function(tandem_embed module header)
   set(files)
   foreach(folder ${ARGN})
     file(GLOB found CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.html ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.css
-         ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.js ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.svg ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.py)
+         ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.js ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.svg
+         ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.yaml ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.py)
     list(APPEND files ${found})
   endforeach()
   set(generated ${CMAKE_CURRENT_BINARY_DIR}/${target}_assets.cpp)

@@ -12,8 +12,8 @@
 `run` trains as `tandem run` does, in this process. A function of yours may stand for the reward, the advantages or the loss. `Policy`
 and `Trainer` are for a loop of your own.
 """
-import importlib.metadata
 import os
+import sys
 
 # A thread that waits spins for half a millisecond, as those of the program do. The library of threads reads it once, when torch loads it.
 if "OMP_WAIT_POLICY" not in os.environ:
@@ -21,12 +21,12 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 import torch  # noqa: E402  first: its libraries are ours, too
 
-from tandem import _build  # noqa: E402
+from tandem import _build, _start  # noqa: E402
 
-for _name, _wanted, _found in (("torch", _build.TORCH, torch.__version__),
-                               ("pyarrow", _build.PYARROW, _build.PYARROW and importlib.metadata.version("pyarrow"))):
-    if _found != _wanted:
-        raise ImportError(f"tandem was built for {_name} {_wanted}, and this is {_found}: build it for this one by scripts/wheel")
+if _misfit := _start.misfit(_build, torch.__version__):
+    raise ImportError(_misfit)
+if _build.IS_WHEEL:
+    os.environ.setdefault("TANDEM_WHEEL_PYTHON", sys.executable)
 
 from tandem._own_loop import Policy, Sample, Trainer  # noqa: E402
 from tandem._run import Run, load, run  # noqa: E402

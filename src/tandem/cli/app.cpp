@@ -193,6 +193,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 int main(int argc, char** argv) {
   try {
     command_line().assign(argv, argv + argc);
+    ask_for_wheel();
     if (const char* words = std::getenv(kFakeDevice)) device::fake::have_trouble(words, kFakeDevice);
     run(argc, argv);
     return 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/device/process.h"
 #include "tandem/reward/backend/scripts.h"
 
 namespace tandem::cli {
@@ -31,7 +32,8 @@ sys.exit(tandem.__main__.main())
 )PY";
 
 [[noreturn]] void start_in_python(const config::RunConfig& config, const std::string& option) {
-  const fs::path package = fs::read_symlink("/proc/self/exe").parent_path() / "python";
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();  // in a wheel tandem/bin of the folder with the package
+  const fs::path package = reward::wheel_python().empty() ? folder / "python" : folder.parent_path().parent_path();
   std::error_code absent;
   if (!fs::exists(package / "tandem" / "__main__.py", absent))
     throw UserError(option, "names a function in Python, and " + package.string() + " has no module to run it",
@@ -53,6 +55,13 @@ sys.exit(tandem.__main__.main())
 }
 
 }  // namespace
+
+void ask_for_wheel() {
+  const char* const python = std::getenv("TANDEM_WHEEL_PYTHON");
+  if (!python) return;
+  reward::wheel_python() = python;
+  device::name_program("tandem");
+}
 
 std::vector<std::string>& command_line() {
   static std::vector<std::string> words;

@@ -18,6 +18,9 @@ using LoadHooks = std::function<runtime::Hooks(const config::RunConfig& config)>
 /// Of the process around this code; empty in the program. Set it before main().
 LoadHooks& host_hooks();
 
+/// Where this code is of a wheel, whose `tandem` and package say so in the environment: names its Python, and the program `tandem`.
+void ask_for_wheel();
+
 /// What the program was called with, its name first. main() sets it.
 std::vector<std::string>& command_line();
 

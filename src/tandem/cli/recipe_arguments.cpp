@@ -55,7 +55,7 @@ RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(prese
 
 // The parser calls back at each use, so the order of the line is kept.
 void RecipeArguments::declare(CLI::App& app) {
-  const char* about = "Recipe: a YAML file that names model, prompts and reward, such as those in configs/";
+  const char* about = "Recipe: a YAML file that names model, prompts and reward, or the name of one in the program, such as quickstart";
   CLI::Option* config = app.add_option("CONFIG", path_, about)->type_name("FILE");
   if (presence_ == kRequired) config->required();
   app.add_option_function<std::string>(

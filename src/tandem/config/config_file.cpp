@@ -17,6 +17,7 @@
 #include "tandem/base/json_file.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/config/config.h"
+#include "tandem/config/recipes.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::config {
@@ -149,9 +150,19 @@ void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionL
   }
 }
 
+// The text of a file or, where there is none, of the recipe of that name in the program.
+std::string recipe_text(const std::string& path) {
+  if (std::filesystem::exists(path)) return RegularFile(path, "a YAML file; configs/ has some").read_whole(kMostRecipeBytes);
+  std::vector<std::string> names;
+  for (const Asset& recipe : assets()) {
+    if (recipe.name == path || recipe.name == path + ".yaml") return std::string(recipe.bytes);
+    names.emplace_back(recipe.name.substr(0, recipe.name.rfind('.')));
+  }
+  throw UserError(path, "no such recipe", "a YAML file, or one in the program: " + listed(names));
+}
+
 YAML::Node read_yaml(const std::string& path) {
-  if (!std::filesystem::exists(path)) throw UserError(path, "no such recipe", "a YAML file; configs/ has some");
-  const std::string text = RegularFile(path, "a YAML file; configs/ has some").read_whole(kMostRecipeBytes);
+  const std::string text = recipe_text(path);
   try {
     YAML::Node node = YAML::Load(text);
     if (!node.IsMap() && !node.IsNull()) throw UserError(path, "is not a mapping", "sections such as `train:`");

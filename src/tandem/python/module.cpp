@@ -109,6 +109,7 @@ int program(std::vector<std::string> words, nb::object load) {
 
 // NOLINTNEXTLINE: the macro defines the module's entry.
 NB_MODULE(_tandem, module) {
+  cli::ask_for_wheel();
   nb::exception<UserError>(module, "UserError", PyExc_ValueError);
   nb::exception<PeerError>(module, "PeerError", PyExc_RuntimeError);
   nb::exception<Interrupted>(module, "Interrupted", PyExc_KeyboardInterrupt);

@@ -81,7 +81,8 @@ WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, 
 void describe(OptionVisitor& field, PythonOptions& o) {
   field("python", o.python, "python: a function of yours, FILE.py:NAME; docs/rewards.md has its form.");
   field("python_executable", o.python_executable,
-        "python, math_verify, code: the Python that runs them; empty: python3 on PATH (math_verify: the one scripts/setup made).");
+        "python, math_verify, code: the Python that runs them; empty: that of an installed wheel, else python3 on PATH (math_verify: the "
+        "one scripts/setup made).");
   field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.",
         at_least(0));
   field("python_memory_mib", o.python_memory_mib,
@@ -99,7 +100,8 @@ std::unique_ptr<Rule> python_rule(const PythonOptions& o, const BatchOptions& ba
   if (!std::filesystem::is_regular_file(function.file))
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
-  const std::string python = o.python_executable.empty() ? "python3" : o.python_executable;
+  const std::string& of_wheel = wheel_python();
+  const std::string python = !o.python_executable.empty() ? o.python_executable : of_wheel.empty() ? "python3" : of_wheel;
   return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, batch, python));
 }
 

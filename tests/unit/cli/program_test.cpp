@@ -136,8 +136,17 @@ TEST_F(Program, AWrongValueIsAnsweredWithWhatWouldBeRight) {
   refuses("run " + write("list.yaml", "train:\n  lr: [1, 2]\n"), {"list.yaml:2", "train.lr", "a number"});
 }
 
+TEST_F(Program, ARecipeOfTheProgramIsNamedWithoutAFile) {
+  const std::string by_file = run("config " + quickstart_).out;
+  EXPECT_NE(by_file, run("config").out);
+  EXPECT_EQ(run("config quickstart").out, by_file);
+  EXPECT_EQ(run("config quickstart.yaml").out, by_file);
+  write("quickstart", "run: {steps: 7}\n");  // a file comes first
+  EXPECT_NE(run("config quickstart").out, by_file);
+}
+
 TEST_F(Program, MissingAndBrokenFilesAreNamed) {
-  refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe"});
+  refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe", "in the program: ", "quickstart"});
   refuses("generate --model nowhere", {"nowhere"});
   fs::create_directories(folder_ / "run/checkpoint/latest");
   fs::create_symlink(model(), folder_ / "run/checkpoint/latest/hf");

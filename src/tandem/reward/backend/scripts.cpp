@@ -11,6 +11,13 @@ std::string_view script(std::string_view name) {
   TANDEM_CHECK(false, "no script ", name);
 }
 
-std::string_view build_python() { return TANDEM_BUILD_PYTHON; }
+std::string_view build_python() {
+  return wheel_python().empty() ? std::string_view(TANDEM_BUILD_PYTHON) : wheel_python();
+}
+
+std::string& wheel_python() {
+  static std::string python;
+  return python;
+}
 
 }  // namespace tandem::reward

@@ -3,6 +3,7 @@
 // The Python sources of this folder, compiled in by cmake/embed.cmake.
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "tandem/base/asset.h"
@@ -12,7 +13,9 @@ namespace tandem::reward {
 std::span<const Asset> assets();
 /// One of them by file name. The name of a missing one is a bug.
 std::string_view script(std::string_view name);
-/// Path of the Python the build used; scripts/setup installs math-verify there.
+/// Path of the Python the build used; scripts/setup installs math-verify there. In a wheel, that of wheel_python.
 std::string_view build_python();
+/// Path of the Python that a wheel with this program is installed in; "" without a wheel. Set before anything runs.
+std::string& wheel_python();
 
 }  // namespace tandem::reward
