@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of docs/guide/measured.md in one sitting: each workload by `tandem bench` and, where ../shared/peers and a Python with its
+"""The rows of docs/guide/measured.md in one sitting: each workload by `tandem bench` and, where bench/peer and a Python with its
 packages are there, by the peer's script right beside it, in each dtype that it has: the better one counts. Prints the table of
 ratios; every JSON object stays in --out. Two cores need about 40 minutes. --only tiny, --only train_step ... runs the rows whose
 name has that part; --dry-run prints the commands. --kernels aten measures libtorch's operators in place of our own kernels. --base
@@ -168,7 +168,7 @@ def main():
     path = lambda name, default, text: parser.add_argument(name, type=pathlib.Path, default=default, help=text)  # noqa: E731
     path("--tandem", ROOT / "build/release/tandem", "the program")
     path("--models", ROOT / "build/bench_models", "folder of tiny-f32 and small-f32; made where absent")
-    path("--peers", ROOT.parent / "shared/peers", "folder of the peers' scripts")
+    path("--peers", ROOT / "bench/peer", "folder of the peers' scripts")
     path("--peers-python", ROOT.parent / "peers-venv/bin/python", "a Python with torch, transformers, trl")
     path("--out", ROOT / "build/compare", "where each report stays")
     options = parser.parse_args()

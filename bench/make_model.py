@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """make_model.py tiny|small|0.5b FOLDER [--labels N]: a Qwen2 model with random weights and no tokenizer, of the shapes the benchmarks are
-quoted for; with labels, a reward model (one) or classifier. Times do not depend on the values; those of ../shared/peers/make_model.py
-have the same shapes. Needs numpy."""
+quoted for; with labels, a reward model (one) or classifier. Times do not depend on the values. Needs numpy."""
 import argparse
 import json
 import pathlib

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sample queue between processes, in one sitting: `tandem bench queue` before and after TransferQueue.
 
-TransferQueue runs by ../shared/peers/transferqueue.py (put, get) and bench/peer/transferqueue_calls.py (calls of several clients). Prints
+TransferQueue runs by bench/peer/transferqueue.py (put, get) and bench/peer/transferqueue_calls.py (calls of several clients). Prints
 medians, of ours the slower of both, and how many times as fast Tandem is. The exit code is 1 where that is less than what is asked for: 5
 times for put and get, 10 for ragged samples, 5 for calls of many clients, under 150 us for a call and under 1 KB a sample.
 
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     path = lambda name, default, text: parser.add_argument(name, type=pathlib.Path, default=default, help=text)  # noqa: E731
     path("--tandem", ROOT / "build/release/tandem", "the program")
-    path("--peers", ROOT.parent / "shared/peers", "folder of the peers' scripts")
+    path("--peers", ROOT / "bench/peer", "folder of the peers' scripts")
     path("--peers-python", ROOT.parent / "ray-venv/bin/python", "a Python with ray, TransferQueue, torch and numpy")
     options = parser.parse_args()
     before = tandem(options)

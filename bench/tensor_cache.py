@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A batch from one stage to the next, in one sitting: `tandem bench tensor_cache` on two MPI ranks, TransferQueue
-(../shared/peers/transferqueue.py: put and get of the whole batch) and Ray's object store (bench/peer/ray_stages.py). Prints medians and how
+(bench/peer/transferqueue.py: put and get of the whole batch) and Ray's object store (bench/peer/ray_stages.py). Prints medians and how
 many times less time Tandem takes. The exit code is 1 where it is less than --times against TransferQueue or Ray's tensors, or the
 stages start more than 1 ms apart; numpy arrays in Ray are shown beside. --peers-python needs ray, TransferQueue, torch and numpy."""
 import argparse
@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--times", type=float, default=10, help="how many times less time is asked for")
     path = lambda name, default, text: parser.add_argument(name, type=pathlib.Path, default=default, help=text)  # noqa: E731
     path("--tandem", ROOT / "build/release/tandem", "the program")
-    path("--peers", ROOT.parent / "shared/peers", "folder of the peers' scripts")
+    path("--peers", ROOT / "bench/peer", "folder of the peers' scripts")
     path("--peers-python", ROOT.parent / "ray-venv/bin/python", "a Python with ray, TransferQueue, torch and numpy")
     options = parser.parse_args()
     before = tandem(options)
