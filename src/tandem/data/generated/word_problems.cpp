@@ -51,9 +51,9 @@ enum Operation { kSum, kDifference, kProduct, kNumOperations };
 int64_t between(RandomStream& stream, int64_t low, int64_t high) { return low + stream.below(high - low + 1); }
 
 Numbers numbers_of(Operation operation, RandomStream& stream) {
-  if (operation == kProduct) return {between(stream, 2, 12), between(stream, 2, 12)};
-  const int64_t a = between(stream, operation == kSum ? 5 : 12, 60);
-  return {a, between(stream, 3, operation == kSum ? 60 : a - 3)};
+  if (operation == kProduct) return {between(stream, 3, 12), between(stream, 3, 12)};
+  const int64_t a = between(stream, operation == kSum ? 3 : 7, 30);
+  return {a, between(stream, 3, operation == kSum ? 30 : a - 3)};
 }
 
 int64_t answer_of(Operation operation, Numbers n) {
