@@ -23,7 +23,7 @@ struct ShortForm {
 constexpr std::array<ShortForm, 15> kShortForms = {{
     {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Folder for everything the run writes. Default: runs/NAME_OF_THE_RECIPE"},
     {"--steps", "run.steps", "supervised.steps", "N", "The run", "Number of optimizer updates"},
-    {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights. The order of prompts has data.seed"},
+    {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights. data.seed orders the prompts"},
     {"--model", "model.path", "model.path", "DIR", "The run",
      "Model to start from: a Hugging Face directory, or OWNER/NAME to download from a hub"},
     {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",

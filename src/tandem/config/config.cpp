@@ -41,24 +41,24 @@ OptionCheck number_of_bytes() {
 void describe(OptionVisitor& field, RunOptions& o) {
   field("dir", o.dir, "Folder for everything the run writes (--run-dir). Empty: runs/NAME_OF_THE_RECIPE.");
   field("steps", o.steps, "Number of optimizer updates.", at_least(1));
-  field("seed", o.seed, "Seed of sampling and of random weights. The order of prompts has data.seed.", at_least(0));
+  field("seed", o.seed, "Seed of sampling and of random weights. data.seed orders the prompts.", at_least(0));
   field("device", o.device,
         "Where to compute. auto: on CUDA or Ascend (npu) devices if there is one for each rank, else on the CPU. fake: a device that the "
         "CPU imitates, for tests.",
         one_of({"auto", "cpu", "cuda", "npu", "fake"}));
   field("kernels", o.kernels,
         "Which kernels compute. cpu, cuda, npu: those of the device. aten: only libtorch's operators, on any device. auto: those of the "
-        "device where it has any. npu still uses libtorch's operators.",
+        "device where it has any. npu has none yet and takes libtorch's operators.",
         one_of({"auto", "cpu", "cuda", "npu", "aten"}));
   field("proof", o.proof,
         "Whether a run first checks the device's kernels against the CPU, as `tandem doctor --device` does at length. auto: once for each "
         "kind of device and each build of the program; ~/.cache/tandem/proof keeps the result. always: before each run, on the CPU and a "
-        "fake device, too. One device of a machine is checked for all its devices.",
+        "fake device, too. Only one device of a machine is checked.",
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
         "For how many of the last steps samples.sqlite keeps the samples' tokens, texts and log-probabilities. 0: for all steps, which "
-        "--replay needs. Scores, lengths and versions stay for every step.",
+        "--replay needs. Scores, lengths and policy versions stay for every step.",
         at_least(0));
   field("samples_every", o.samples_every,
         "samples.sqlite also keeps the tokens, texts and log-probabilities of every Nth step.", at_least(1));
@@ -73,13 +73,14 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("path", o.path,
         "Model to start from: a Hugging Face directory, or OWNER/NAME[@REVISION] to download from Hugging Face "
         "(modelscope:OWNER/NAME: from ModelScope). A download happens once; config.yaml in the run folder names the commit. Empty: a small "
-        "random model whose tokenizer knows additions.");
+        "random model with a tokenizer for digits and arithmetic signs.");
   field("ref_model_load_path", o.ref_model_load_path,
         "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
         "Libraries of the matrix products, in this order: forward, input gradient, weight gradient, bfloat16 logits. Empty: each start "
-        "measures which are fastest, and log.txt names them, such as `blas blas onednn float`. Libraries sum in different orders. "
+        "measures which are fastest, and log.txt names them, such as `blas blas onednn float`. The first three are "
+        "blas, onednn or brgemm; the last is float, half or brgemm. Libraries sum in different orders. "
         "To repeat a run bit for bit, give its libraries here and use the same ranks, threads and processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));

@@ -288,7 +288,7 @@ TEST(PythonRule, WhatCannotWorkIsFoundAtTheStart) {
   const PythonFile good("def score(completions, wish):\n    return [0]\n");
   EXPECT_NE(error_of([&] { rule_of(broken); }).find("SyntaxError"), std::string::npos);
   const std::string missing = error_of([&] { rule_of(other); });
-  EXPECT_NE(missing.find("no function `score`; the file has reward"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("no function `score`; the file's functions: `reward`"), std::string::npos) << missing;
   EXPECT_NE(error_of([&] { rule_of(leaves); }).find("SystemExit: 3"), std::string::npos);
   EXPECT_NE(error_of([&] { rule_of(hard); }).find("exit code 4"), std::string::npos);
   Options options;

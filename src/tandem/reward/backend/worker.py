@@ -62,7 +62,8 @@ def load(wanted):
     function = getattr(module, wanted["function"], None)
     if not callable(function):
         names = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
-        raise AttributeError(f"there is no function `{wanted['function']}`; the file has {', '.join(names) or 'none'}")
+        there = ", ".join(f"`{name}`" for name in names) or "none"
+        raise AttributeError(f"there is no function `{wanted['function']}`; the file's functions: {there}")
     return function
 
 
