@@ -24,8 +24,8 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  tandem rollout --join 127.0.0.1:7070 --token RUN_DIR/token\n"
     "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8\n"
-    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --relay 127.0.0.1:7071 --relay-token below\n"
-    "  tandem rollout --join 127.0.0.1:7071 --token below";
+    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --relay 127.0.0.1:7071 --relay-token relay_token\n"
+    "  tandem rollout --join 127.0.0.1:7071 --token relay_token";
 
 class Rollout : public Command {
  public:
