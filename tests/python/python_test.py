@@ -350,7 +350,8 @@ def check_recipe(program, scratch):
     started = program.done(["run", path, "--run-dir", scratch / "recipe_started", *flags, *rf.sets(fake)])
     rf.check_equal(scratch / "recipe_started", whole, "functions of a recipe, in processes")
     assert started.stderr.count("== result") == 1, started.stderr
-    for value, words in ((f"{scratch}/losses.py:nothing", "there is no function `nothing`; the file's functions: `grpo`, `by_length`, `wrong`"),
+    there = "the file's functions: `grpo`, `by_length`, `wrong`"
+    for value, words in ((f"{scratch}/losses.py:nothing", f"there is no function `nothing`; {there}"),
                          (f"{scratch}/losses.py:wrong", "`wrong` cannot be called: the function wants `rewards`"),
                          (f"{scratch}/none.py:f", "No such file"), ("clipp", "one of clip")):
         program.refused(["run", path, "--run-dir", scratch / "refused", "--set", f"algo.loss={value}"], 2, "algo.loss", words)

@@ -57,8 +57,8 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
-        "For how many of the last steps samples.sqlite keeps the samples' tokens, texts and log-probabilities. 0: for all steps, which "
-        "--replay needs. Scores, lengths and policy versions stay for every step.",
+        "For how many of the last steps samples.sqlite keeps the samples' tokens, texts and log-probabilities. 0: for all steps, so that "
+        "`tandem run --replay` can train on them again. Scores, lengths and policy versions stay for every step.",
         at_least(0));
   field("samples_every", o.samples_every,
         "samples.sqlite also keeps the tokens, texts and log-probabilities of every Nth step.", at_least(1));
@@ -79,9 +79,9 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
         "Libraries of the matrix products, in this order: forward, input gradient, weight gradient, bfloat16 logits. Empty: each start "
-        "measures which are fastest, and log.txt names them, such as `blas blas onednn float`. The first three are "
-        "blas, onednn or brgemm; the last is float, half or brgemm. Libraries sum in different orders. "
-        "To repeat a run bit for bit, give its libraries here and use the same ranks, threads and processor type.");
+        "measures which are fastest, and log.txt names them, such as `blas blas onednn float`. The first three are blas, onednn or "
+        "brgemm (oneDNN's small-block kernels). For logits, half and brgemm multiply in bfloat16, float in float32. Libraries sum in "
+        "different orders. To repeat a run bit for bit, give its libraries here and use the same ranks, threads and processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));

@@ -56,8 +56,8 @@ class Train : public Command {
           ->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
       app.add_option("--replay-decisions", replay_decisions_,
-                     "Repeat an asynchronous run (schedule.mode=free). Its decisions.jsonl holds every decision that depended on timing. "
-                     "If both runs have --parity, they compute the same bits")
+                     "Repeat a run that trained and generated at the same time. Its decisions.jsonl holds every decision that "
+                     "depended on timing. If both runs have --parity, they compute the same bits")
           ->type_name("RUN_DIR")
           ->group("The run");
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
