@@ -395,7 +395,8 @@ TEST_F(SampleStoreTest, AnswersKnowTheirSetAndOlderFilesHaveNone) {
     sqlite3_close(database);
   };
   { SampleStore store(path_); }
-  run_sql("ALTER TABLE evals DROP COLUMN eval_set; INSERT INTO evals VALUES (0, 4, 'p', 'a', 'r', 1.0)");  // as before there were sets
+  run_sql("ALTER TABLE evals DROP COLUMN eval_set; ALTER TABLE evals DROP COLUMN question; "
+          "INSERT INTO evals VALUES (0, 4, 'p', 'a', 'r', 1.0)");  // as before there were sets
   {
     const SampleReader reader(path_);
     EXPECT_EQ(reader.evals(StepId{0}, 0, 10).at(0).set, "");
