@@ -76,8 +76,8 @@ void try_on(const RewardTrial& trial, const reward::Rule& rule, First first, con
       log::warning(where, ": it gave None for all of them; an answer with None scores 0 (docs/rewards.md)");
   } catch (const UserError& e) {
     if (trial.reward.on_error == "end")
-      throw e.seen_from(where, "nothing was made or changed: run the same command again; or let reward.on_error=zero give 0 to answers "
-                               "that fail");
+      throw e.seen_from(where, "nothing was made or changed: mend the function and run the command again; or let "
+                               "reward.on_error=zero give 0 to answers that fail");
     log::warning(e.seen_from(where, "reward.on_error is zero: what fails so in the run scores 0").what());
   } catch (const PeerError& e) {
     if (trial.reward.on_error == "end") throw PeerError(where + ": " + e.what());
