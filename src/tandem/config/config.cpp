@@ -78,10 +78,10 @@ void describe(OptionVisitor& field, ModelOptions& o) {
         "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
-        "Libraries of the matrix products, in this order: forward, input gradient, weight gradient, bfloat16 logits. Empty: each start "
-        "measures which are fastest, and log.txt gives the four words to repeat them. Libraries sum in different orders, so their choice "
-        "changes the last bits. To repeat a run bit for bit, copy the words from its log.txt, and use the same ranks, threads and "
-        "processor type.");
+        "How matrix products are computed, in four words: for the forward pass, the input gradient and the weight gradient (each blas, "
+        "onednn or brgemm), and for bfloat16 logits (float, half or brgemm). Empty: each start measures which are fastest, and log.txt "
+        "names them. The choice changes the last bits of results. To repeat a run bit for bit, copy the words from its log.txt, and use "
+        "the same ranks, threads and processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
