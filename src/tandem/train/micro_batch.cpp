@@ -25,12 +25,6 @@ std::span<const int16_t> routes_of(const Row& row, size_t begin, size_t count) {
   return row.routes.subspan(begin * width, count * width);
 }
 
-bool share_prompt(const Row& a, const Row& b) {
-  if (a.prompt.size() < 2 || !std::ranges::equal(a.prompt, b.prompt)) return false;
-  const size_t stem = a.prompt.size() - 1;
-  return std::ranges::equal(routes_of(a, 0, stem), routes_of(b, 0, stem));
-}
-
 at::Tensor tensor_of(const std::vector<int64_t>& values) {
   at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), t.data_ptr<int64_t>());
@@ -120,6 +114,12 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
 
 int64_t Row::num_trainable() const {
   return trainable.empty() ? size(response) : std::accumulate(trainable.begin(), trainable.end(), int64_t{0});
+}
+
+bool share_prompt(const Row& a, const Row& b) {
+  if (a.prompt.size() < 2 || !std::ranges::equal(a.prompt, b.prompt)) return false;
+  const size_t stem = a.prompt.size() - 1;
+  return std::ranges::equal(routes_of(a, 0, stem), routes_of(b, 0, stem));
 }
 
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {

@@ -45,6 +45,9 @@ struct MicroBatch {
   std::vector<std::vector<int64_t>> responses_by_rank; ///< with one: which of the R response tokens each rank predicts, rising
 };
 
+/// Whether the prompt of both goes through the model once where `b` comes next after `a`.
+bool share_prompt(const Row& a, const Row& b);
+
 /// Rows in order, in as few passes of at most the budget as that allows, and level; a row longer than the budget gets a pass of
 /// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);

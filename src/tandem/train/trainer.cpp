@@ -286,10 +286,15 @@ struct Trainer::Step {
 
 Trainer::Step::Step(Trainer& t, std::span<const Row> rows, const Lesson& lesson)
     : trainer(t), options(t.options_), setup(t.setup_), load(setup.table.config) {
-  // A row without a signal has no gradient: it goes forward alone, for what the report tells of it.
+  // A group of rows without a signal has no gradient: it goes forward alone, for what the report tells of it.
   std::vector<size_t> forward_only, others;
   const bool by_advantages = lesson.by_advantages && options.router_z_coef == 0 && options.router_balance_coef == 0;
-  for (size_t i = 0; i < rows.size(); ++i) (by_advantages && !has_signal(rows[i]) ? forward_only : others).push_back(i);
+  for (size_t begin = 0, end; begin < rows.size(); begin = end) {
+    bool backward = !by_advantages;
+    for (end = begin; end < rows.size() && (end == begin || share_prompt(rows[end - 1], rows[end])); ++end)
+      backward = backward || has_signal(rows[end]);
+    for (size_t i = begin; i < end; ++i) (backward ? others : forward_only).push_back(i);
+  }
   batches = pack(rows, forward_only, options.micro_batch_tokens);
   std::vector<MicroBatch> with_backward = pack(rows, others, options.micro_batch_tokens);
   const model::RankPlace& place = setup.decoder.place();

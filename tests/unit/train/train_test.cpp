@@ -295,6 +295,21 @@ TEST(Trainer, ARowWithoutASignalHasNoBackwardPassBesideOthersThatHaveOne) {
   EXPECT_TRUE(at::allclose(skips.model.values, computes.model.values, 1e-5, 1e-6));
 }
 
+// Rows 1 to 3 and 5 to 7 share a prompt each. The second group is silent, of the first some rows are.
+TEST(Trainer, AGroupOfWhichSomeRowsHaveASignalStaysWhole) {
+  Rows batch(8);
+  const std::vector<int32_t> prompt{5, 6, 7, 8, 9, 10, 11, 12};
+  for (size_t i : {1, 2, 3, 5, 6, 7}) batch.rows[i].prompt = prompt;
+  for (size_t i : {1, 3, 5, 6, 7}) std::ranges::fill(batch.rows[i].advantages, 0.0f);
+  Case skips(options_of(8192)), computes(options_of(8192));
+  const StepReport some = skips.trainer.policy_step(batch.rows, {}, 1.0, 1e-3);
+  const StepReport all = computes.trainer.policy_step(batch.rows, {.entropy_coef = 1e-300}, 1.0, 1e-3);
+  EXPECT_EQ(some.computed_tokens, all.computed_tokens);
+  EXPECT_LT(some.activation_peak_bytes, 0.9 * static_cast<double>(all.activation_peak_bytes));
+  EXPECT_NEAR(some.grad_norm, all.grad_norm, 1e-5 * all.grad_norm);
+  EXPECT_TRUE(at::allclose(skips.model.values, computes.model.values, 1e-5, 1e-6));
+}
+
 TEST(Trainer, OtherTermsOfTheLossHaveAGradientWithoutASignal) {
   Rows silent(6);
   silence(silent);
