@@ -5,11 +5,13 @@
   scripts/get smollm2
   bench/word_problems.py grpo --seed 1 --minutes 25
   bench/word_problems.py dapo ppo lora stale --minutes 20
+  bench/word_problems.py colocated --minutes 20            actor, reference, critic and reward model: the critic that row ppo trained
   bench/word_problems.py --sweep ppo 1e-5 2e-5 4e-5        15 steps at each rate
   scripts/curves --table grpo=bench/results/word_problems/grpo_1
 
 A row that has run its minutes is ended as by Ctrl-C. What it learned is kept in bench/results/word_problems/ROW_SEED: metrics.jsonl, as
-scripts/curves reads it, and about.json with command, commit and machine. Minutes count from the first step, evaluations included."""
+scripts/curves reads it, and about.json with command, commit and machine. Minutes count from the first step, evaluations included.
+The evaluations of row colocated tell what the reward model says; its about.json has the share that is right before and after."""
 import argparse
 import json
 import os
@@ -31,6 +33,8 @@ ROWS = {
     "ppo": {"algo.name": "ppo"},
     "lora": {"model.lora_rank": 16},
     "stale": {"schedule.kind": "stale", "schedule.staleness": 2},
+    "colocated": {"algo.name": "ppo", "parallel.placement": "fully_colocated", "algo.kl_coef": 0.01, "reward.rule": "model",
+                  "reward.model_dtype": "bfloat16"},
 }
 
 
@@ -49,6 +53,8 @@ def lines_of(folder):
 def train(options, row, folder, settings, steps, minutes):
     """One run; ends it after so many minutes. Returns its command."""
     settings = {**ROWS[row], **settings, "run.seed": options.seed}
+    if settings.get("reward.rule") == "model":
+        settings["reward.model"] = options.reward_model or options.out / f"ppo_{options.seed}/checkpoint/latest/critic"
     command = [options.tandem, "run", "configs/smollm2_word_problems.yaml", "--model", options.model, "--run-dir", str(folder),
                "--overwrite", "--steps", str(steps), "--threads", str(options.threads)]
     for name, value in settings.items():
@@ -68,8 +74,15 @@ def train(options, row, folder, settings, steps, minutes):
     return command
 
 
-def keep(row, seed, folder, command):
-    to = RESULTS / f"{row}_{seed}"
+def accuracy(options, model):
+    """The share of the recipe's evaluation that its own rule calls right."""
+    command = [options.tandem, "eval", "--config", "configs/smollm2_word_problems.yaml", "--model", model]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return json.loads(printed.splitlines()[-1])["accuracy"]
+
+
+def keep(options, row, folder, command):
+    to = RESULTS / f"{row}_{options.seed}"
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     with open(to / "metrics.jsonl", "w") as out:
@@ -79,6 +92,8 @@ def keep(row, seed, folder, command):
     products = next((line.split("products: ")[1] for line in (folder / "log.txt").read_text().splitlines() if "products: " in line), "")
     about = {"command": " ".join(command), "version": version, "machine": machine(), "products": products,
              "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    if ROWS[row].get("reward.rule") == "model":
+        about["right"] = [accuracy(options, options.model), accuracy(options, str(folder / "checkpoint/latest/hf"))]
     (to / "about.json").write_text(json.dumps(about, indent=2) + "\n")
     return to
 
@@ -90,6 +105,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
+    parser.add_argument("--reward-model", help="of row colocated; without it the critic of row ppo under --out, same seed")
     parser.add_argument("--tandem", default=str(ROOT / "build/release/tandem"))
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/word_problems", help="where the run folders go")
@@ -105,7 +121,7 @@ def main():
     for row in options.rows:
         folder = options.out / f"{row}_{options.seed}"
         command = train(options, row, folder, {}, 1000, options.minutes)
-        kept = keep(row, options.seed, folder, command)
+        kept = keep(options, row, folder, command)
         subprocess.run([sys.executable, ROOT / "scripts/curves", "--table", f"{row}={kept}"], check=True)
 
 

@@ -78,10 +78,11 @@ void describe(OptionVisitor& field, ModelOptions& o) {
         "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
-        "How matrix products are computed, in four words: for the forward pass, the input gradient and the weight gradient (each blas, "
-        "onednn or brgemm), and for bfloat16 logits (float, half or brgemm). Empty: each start measures which are fastest, and log.txt "
-        "names them. The choice changes the last bits of results. To repeat a run bit for bit, copy the words from its log.txt, and use "
-        "the same ranks, threads and processor type.");
+        "How matrix products are computed: four words with spaces between, such as \"onednn onednn blas float\". Three name the library "
+        "of the forward pass, the input gradient and the weight gradient: blas, onednn, or brgemm (libtorch's kernels for small blocks). "
+        "The last is for bfloat16 logits: float, half or brgemm. Empty: each start measures which are fastest, and log.txt has the words. "
+        "The choice changes the last bits of results. To repeat a run bit for bit, copy the words, and use the same ranks, threads and "
+        "processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
@@ -117,9 +118,9 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
         one_of({"", "deterministic", "free"}));
   describe(field, o.queue);
   field("old_logprobs", o.old_logprobs,
-        "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
-        "rollout's own values for older ones; one more pass where a batch has several updates, or tokens are rewarded by "
-        "log-probabilities. recompute: one more pass. "
+        "The policy a ratio is taken against. auto: the one before the update, which costs one more pass where a batch has several "
+        "updates or tokens are rewarded by log-probabilities; with algo.correction none the rollout's values for samples of older "
+        "weights. recompute: one more pass. "
         "rollout: always the rollout's values. loglinear: no extra pass; between the rollout's values and the current ones, as far as a "
         "policy one version before these would be.",
         one_of({"auto", "recompute", "rollout", "loglinear"}));

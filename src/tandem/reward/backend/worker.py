@@ -156,8 +156,8 @@ def failing_alone(function, batch):
         except (Exception, SystemExit):
             places.append(i)
     if not places:
-        return "; it does not fail with one at a time"
-    return f"; called with one at a time it fails {Failed.alone(places, batch).which}"
+        return "; called with one answer at a time it does not fail"
+    return f"; called with one answer at a time it fails {Failed.alone(places, batch).which}"
 
 
 def group_scores(function, batch):
