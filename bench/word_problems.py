@@ -11,13 +11,17 @@
 
 A row that has run its minutes is ended as by Ctrl-C. What it learned is kept in bench/results/word_problems/ROW_SEED: metrics.jsonl, as
 scripts/curves reads it, and about.json with command, commit and machine. Minutes count from the first step, evaluations included.
-The evaluations of row colocated tell what the reward model says; its about.json has the share that is right before and after."""
+A seed is that of the problems, their order and the sampling. about.json has the accuracy of each operation at the first evaluation and
+at the last, and the most memory that the process held. The evaluations of row colocated tell what the reward model says; its
+about.json has the share that is right before and after."""
 import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -51,37 +55,60 @@ def lines_of(folder):
 
 
 def train(options, row, folder, settings, steps, minutes):
-    """One run; ends it after so many minutes. Returns its command."""
-    settings = {**ROWS[row], **settings, "run.seed": options.seed}
+    """One run; ends it after so many minutes. Returns its command, and the most memory that it held, in MiB."""
+    settings = {**ROWS[row], **settings, "run.seed": options.seed, "data.seed": options.seed}
     if settings.get("reward.rule") == "model":
-        settings["reward.model"] = options.reward_model or options.out / f"ppo_{options.seed}/checkpoint/latest/critic"
-    command = [options.tandem, "run", "configs/smollm2_word_problems.yaml", "--model", options.model, "--run-dir", str(folder),
+        settings["reward.model"] = (options.reward_model or options.out / f"ppo_{options.seed}/checkpoint/latest/critic").resolve()
+    command = [str(options.tandem), "run", "configs/smollm2_word_problems.yaml", "--model", str(options.model), "--run-dir", str(folder),
                "--overwrite", "--steps", str(steps), "--threads", str(options.threads)]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.log", "w") as log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT) as process:
-        began = None
-        while process.poll() is None:
-            time.sleep(1)
-            if began is None and "== training" in pathlib.Path(log.name).read_text():
-                began = time.monotonic()
-            if began is not None and time.monotonic() - began > 60 * minutes:
-                process.send_signal(signal.SIGINT)
-                process.wait(600)
-    if process.returncode not in (0, 130):
-        sys.exit(f"{' '.join(command)}\nended with {process.returncode}; see {folder}.log")
-    return command
+    with open(f"{folder}.log", "w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    began = told = None
+    ended = 0
+    while not ended:
+        time.sleep(1)
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        if began is None and "== training" in pathlib.Path(f"{folder}.log").read_text():
+            began = time.monotonic()
+        if began is not None and told is None and time.monotonic() - began > 60 * minutes:
+            told = time.monotonic()
+            process.send_signal(signal.SIGINT)
+        if told is not None and time.monotonic() - told > 600:
+            process.kill()
+    if os.waitstatus_to_exitcode(status) not in (0, 130):
+        sys.exit(f"{' '.join(command)}\nended with {os.waitstatus_to_exitcode(status)}; see {folder}.log")
+    return command, used.ru_maxrss >> 10
 
 
 def accuracy(options, model):
     """The share of the recipe's evaluation that its own rule calls right."""
-    command = [options.tandem, "eval", "--config", "configs/smollm2_word_problems.yaml", "--model", model]
+    command = [str(options.tandem), "eval", "--config", "configs/smollm2_word_problems.yaml", "--model", str(model),
+               "--set", f"data.seed={options.seed}"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return json.loads(printed.splitlines()[-1])["accuracy"]
 
 
-def keep(options, row, folder, command):
+def operation_of(question, answer):
+    a, b = (int(number) for number in re.findall(r"\d+", question))
+    return "sums" if answer == a + b else "products" if answer == a * b else "differences"
+
+
+def by_operation(folder):
+    """The accuracy of each operation at the first evaluation and at the last."""
+    with sqlite3.connect(f"file:{folder}/samples.sqlite?mode=ro", uri=True) as database:
+        steps = database.execute("SELECT min(step), max(step) FROM evals").fetchone()
+        rows = [database.execute("SELECT question, answer, score FROM evals WHERE step = ?", (step,)).fetchall() for step in steps]
+    shares = {}
+    for name in ("sums", "differences", "products"):
+        of_name = [[score for question, answer, score in some if operation_of(question, int(answer)) == name] for some in rows]
+        shares[name] = [round(sum(scores) / len(scores), 3) for scores in of_name]
+    return shares
+
+
+def keep(options, row, folder, command, peak_mib):
     to = RESULTS / f"{row}_{options.seed}"
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
@@ -91,9 +118,9 @@ def keep(options, row, folder, command):
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout.strip()
     products = next((line.split("products: ")[1] for line in (folder / "log.txt").read_text().splitlines() if "products: " in line), "")
     about = {"command": " ".join(command), "version": version, "machine": machine(), "products": products,
-             "date": time.strftime("%Y-%m-%d", time.gmtime())}
+             "date": time.strftime("%Y-%m-%d", time.gmtime()), "peak_mib": peak_mib, "accuracy": by_operation(folder)}
     if ROWS[row].get("reward.rule") == "model":
-        about["right"] = [accuracy(options, options.model), accuracy(options, str(folder / "checkpoint/latest/hf"))]
+        about["right"] = [accuracy(options, options.model), accuracy(options, folder / "checkpoint/latest/hf")]
     (to / "about.json").write_text(json.dumps(about, indent=2) + "\n")
     return to
 
@@ -104,12 +131,13 @@ def main():
     parser.add_argument("--sweep", nargs="+", metavar=("ROW", "RATE"), help="15 steps of a row at each learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
-    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
-    parser.add_argument("--reward-model", help="of row colocated; without it the critic of row ppo under --out, same seed")
-    parser.add_argument("--tandem", default=str(ROOT / "build/release/tandem"))
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/SmolLM2-135M-Instruct")
+    parser.add_argument("--reward-model", type=pathlib.Path, help="of row colocated; else the critic of row ppo under --out, same seed")
+    parser.add_argument("--tandem", type=pathlib.Path, default=ROOT / "build/release/tandem")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/word_problems", help="where the run folders go")
     options = parser.parse_args()
+    options.model, options.tandem, options.out = options.model.resolve(), options.tandem.resolve(), options.out.resolve()
     if wrong := [row for row in [*options.rows, *(options.sweep or [])[:1]] if row not in ROWS]:
         parser.error(f"no row {wrong[0]} ({', '.join(ROWS)})")
     for rate in (options.sweep or [])[1:]:
@@ -120,8 +148,7 @@ def main():
               f"mean reward of the last five steps {sum(line['reward/mean'] for line in lines[-5:]) / 5:.3f}", flush=True)
     for row in options.rows:
         folder = options.out / f"{row}_{options.seed}"
-        command = train(options, row, folder, {}, 1000, options.minutes)
-        kept = keep(options, row, folder, command)
+        kept = keep(options, row, folder, *train(options, row, folder, {}, 1000, options.minutes))
         subprocess.run([sys.executable, ROOT / "scripts/curves", "--table", f"{row}={kept}"], check=True)
 
 

@@ -286,26 +286,27 @@ struct Trainer::Step {
 
 Trainer::Step::Step(Trainer& t, std::span<const Row> rows, const Lesson& lesson)
     : trainer(t), options(t.options_), setup(t.setup_), load(setup.table.config) {
-  // A group of rows without a signal has no gradient: it goes forward alone, for what the report tells of it.
+  // A group of rows without a signal has no gradient: it goes forward alone, for what the report tells of it. Where ranks share experts
+  // they run in step, and it stays among the others: each would wait for the longest of either part.
   std::vector<size_t> forward_only, others;
+  const model::RankPlace& place = setup.decoder.place();
   const bool by_advantages = lesson.by_advantages && options.router_z_coef == 0 && options.router_balance_coef == 0;
+  const bool apart = by_advantages && !setup.decoder.ep();
   for (size_t begin = 0, end; begin < rows.size(); begin = end) {
-    bool backward = !by_advantages;
+    bool backward = !apart;
     for (end = begin; end < rows.size() && (end == begin || share_prompt(rows[end - 1], rows[end])); ++end)
       backward = backward || has_signal(rows[end]);
     for (size_t i = begin; i < end; ++i) (backward ? others : forward_only).push_back(i);
   }
   batches = pack(rows, forward_only, options.micro_batch_tokens);
   std::vector<MicroBatch> with_backward = pack(rows, others, options.micro_batch_tokens);
-  const model::RankPlace& place = setup.decoder.place();
   totals.counts = counts_of_all(*setup.ranks.world, place.layout.speaks(place.rank), rows, num_tokens(batches) + num_tokens(with_backward));
   TANDEM_CHECK(totals.counts.response_tokens > 0, "a step without a response");
   share_micro_batches(setup.decoder, batches);
+  share_micro_batches(setup.decoder, with_backward);
   num_forward_only = batches.size();
-  if (!by_advantages || totals.counts.signal_rows > 0) {
-    share_micro_batches(setup.decoder, with_backward);
-    std::ranges::move(with_backward, std::back_inserter(batches));
-  }
+  std::ranges::move(with_backward, std::back_inserter(batches));
+  if (by_advantages && totals.counts.signal_rows == 0) num_forward_only = batches.size();
   prepare_routers();
   report.logprobs.resize(rows.size());
 }

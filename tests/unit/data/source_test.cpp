@@ -7,6 +7,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <regex>
 #include <set>
 
 #include "../../odd_files.h"
@@ -281,6 +283,34 @@ TEST(WordProblems, HaveTheAnswerOfOneOperationAndASplitForEverySeed) {
   for (int64_t row = 0; row < held_out->size(); ++row) {
     const auto n = numbers_of(held_out->at(row));
     EXPECT_FALSE(trained[static_cast<size_t>(operation_of(n))].count(std::minmax(n[0], n[1]))) << held_out->at(row).text;
+  }
+}
+
+TEST(WordProblems, OfAnEvaluationAreAThirdOfEachOperationAndHaveManyNumbersAndPhrasingsOfTheirOwn) {
+  Options options;
+  options.synthetic_rows = 3000;
+  options.synthetic_eval_rows = 300;
+  options.held_out_fraction = 0.25;  // as configs/smollm2_word_problems.yaml has it
+  const std::array<std::regex, 3> held_out_phrasings = {std::regex(R"(has \d+ more than )"),
+                                                        std::regex(R"(together\. \d+ of them are)"), std::regex(R"(times as many)")};
+  const auto train = open_source("word_problems", options, Split::kTrain);
+  for (int64_t row = 0; row < train->size(); ++row) {
+    const std::string text = train->at(row).text;
+    for (const std::regex& phrasing : held_out_phrasings) EXPECT_FALSE(std::regex_search(text, phrasing)) << text;
+  }
+  const auto evaluation = open_source("word_problems", options, Split::kHeldOut);
+  std::array<std::map<std::pair<int64_t, int64_t>, int>, 3> facts;
+  std::array<int, 3> of_phrasing{};
+  constexpr std::array<size_t, 3> kFewestFacts = {60, 40, 12};
+  for (int64_t row = 0; row < evaluation->size(); ++row) {
+    const auto n = numbers_of(evaluation->at(row));
+    ++facts[static_cast<size_t>(row % 3)][std::minmax(n[0], n[1])];
+    for (size_t i = 0; i < 3; ++i) of_phrasing[i] += std::regex_search(evaluation->at(row).text, held_out_phrasings[i]);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_GE(facts[i].size(), kFewestFacts[i]) << "facts of operation " << i;
+    for (const auto& [fact, times] : facts[i]) EXPECT_LE(times, 20) << fact.first << " and " << fact.second << " fill a fifth";
+    EXPECT_NEAR(of_phrasing[i], 100 / 7, 12) << "of operation " << i;
   }
 }
 

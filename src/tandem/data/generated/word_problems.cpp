@@ -12,7 +12,7 @@
 namespace tandem::data {
 namespace {
 
-// {n} and {m} are two people, {t} things, {a} and {b} the numbers.
+// {n} and {m} are two people, {t} things, {a} and {b} the numbers. The last phrasing of each operation is held out.
 constexpr std::array<std::string_view, 7> kSums = {
     "{n} has {a} {t} and finds {b} more. How many {t} does {n} have now?",
     "A box holds {a} red {t} and {b} blue {t}. How many {t} are in the box?",
@@ -61,19 +61,20 @@ int64_t answer_of(Operation operation, Numbers n) {
 }
 
 template <size_t n>
-std::string_view one_of(const std::array<std::string_view, n>& texts, RandomStream& stream) {
-  return texts[static_cast<size_t>(stream.below(n))];
+std::string_view one_of(const std::array<std::string_view, n>& texts, RandomStream& stream, size_t leave_out = 0) {
+  return texts[static_cast<size_t>(stream.below(static_cast<int64_t>(n - leave_out)))];
 }
 
 }  // namespace
 
 WordProblem word_problem(const Options& options, Split split, int64_t row) {
+  // The operations take turns: were they drawn again with the numbers, the one with most held-out pairs would fill the evaluation.
+  const auto operation = static_cast<Operation>(row % kNumOperations);
   return first_drawn(options, split, row, "expected another fraction", [&](RandomStream& stream) -> std::optional<WordProblem> {
-    const auto operation = static_cast<Operation>(stream.below(kNumOperations));
     const Numbers n = numbers_of(operation, stream);
     if (is_held_out(n.a, n.b, options.held_out_fraction, operation + 1) != (split == Split::kHeldOut)) return std::nullopt;
     const auto& phrases = operation == kSum ? kSums : operation == kDifference ? kDifferences : kProducts;
-    std::string text(one_of(phrases, stream));
+    std::string text(one_of(phrases, stream, split == Split::kTrain ? 1 : 0));
     const auto first = stream.below(std::ssize(kPeople)), second = stream.below(std::ssize(kPeople) - 1);  // of the others
     text = replaced(text, "{n}", kPeople[static_cast<size_t>(first)]);
     text = replaced(text, "{m}", kPeople[static_cast<size_t>(second < first ? second : second + 1)]);
