@@ -5,6 +5,7 @@ The C++ libraries that the program needs are carried in it, under names of their
 Those of torch and pyarrow are found where their wheels install them. As a PEP 517 backend (pyproject.toml), for `pip install .`, it runs
 scripts/wheel."""
 import argparse
+import fnmatch
 import os
 import pathlib
 import re
@@ -20,19 +21,31 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OTHERS = ("libtorch*", "libc10*", "libgomp*", "libarrow*", "libparquet*", "libcudart*", "libcublas*", "libnccl*", "libcuda*", "libnvrtc*")
 SYSTEM = re.compile(r"(libc|libm|libz|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libgomp|ld-linux.*)\.so")
 TORCH_AT, ARROW_AT = "torch/lib", "pyarrow"
+LOADED = ("libnvrtc.so.*",)  # named by no link: a program for CUDA opens it
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """As PEP 517 has it."""
     environment = {**os.environ, "TANDEM_PYTHON": sys.executable, "TANDEM_DIST": os.path.abspath(wheel_directory)}
-    done = subprocess.run([ROOT / "scripts/wheel"], env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([ROOT / "scripts/wheel"], env=environment, capture_output=True, text=True)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        sys.exit(f"wheel: error: scripts/wheel ended with {done.returncode}")
     tag = "-cp%d%d-" % sys.version_info[:2]
-    return next(pathlib.Path(path).name for path in done.stdout.split() if tag in path)
+    wheel = next((pathlib.Path(path).name for path in done.stdout.split() if tag in path), None)
+    if not wheel:
+        here = f"no wheel for {sys.executable}: "
+        why = next((line.partition(here)[2] for line in done.stderr.splitlines() if here in line), "it is no CPython 3.11 or newer")
+        sys.exit(f"wheel: error: {here}{why} (then pip install --no-build-isolation .)")
+    return wheel
 
 
 def metadata(build):
     """The text of METADATA, from pyproject.toml and what the program was built for."""
     import pyproject_metadata  # of build/wheel_tools
+
+    sys.path.insert(0, str(ROOT / "tools"))
+    import links
 
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = table["project"]
@@ -42,6 +55,8 @@ def metadata(build):
     if build["PYARROW"]:
         project["dependencies"].append(f"pyarrow=={'.'.join(build['PYARROW'].split('.')[:2])}.*")
     project["version"] += f"+{label}" if label else ""
+    text = links.index_text((ROOT / project["readme"]).read_text(), project.get("urls", {}).get("Repository", ""))
+    project["readme"] = {"text": text, "content-type": "text/markdown"}
     project["description"] += f" (for torch {public}, {kind})"
     return pyproject_metadata.StandardMetadata.from_pyproject(table, ROOT, metadata_version="2.4")
 
@@ -89,6 +104,15 @@ def needed(path):
     return found
 
 
+def search_of(files, own):
+    """The folders `own`, and those of other wheels that hold what a program for a device needs. `files` are all libraries that it needs."""
+    site = pathlib.Path(files["libtorch.so"]).parents[2]
+    beside = [file for name, file in files.items() if any(fnmatch.fnmatch(name, other + ".so*") for other in OTHERS)]
+    beside += [os.path.realpath(file) for name in LOADED for file in site.glob(f"nvidia/*/lib/{name}")]
+    found = {os.path.dirname(os.path.relpath(file, site)) for file in beside if pathlib.Path(file).is_relative_to(site)}
+    return (*own, *sorted(found.difference(own)))
+
+
 def pack(build_folder, out, module):
     package = build_folder / "python/tandem"
     build = runpy.run_path(str(package / "_build.py"))
@@ -102,8 +126,8 @@ def pack(build_folder, out, module):
                 put(file, tree / "tandem" / file.name)
         (tree / "tandem/_build.py").write_text((package / "_build.py").read_text().replace("IS_WHEEL = False", "IS_WHEEL = True"))
         put(ROOT / "python/tandem_command.py", tree / "tandem_command.py")
-        put(module, tree / "tandem" / module.name, (TORCH_AT, "tandem"))
-        put(build_folder / "wheel/bin/tandem", tree / "tandem/bin/tandem", (TORCH_AT, "tandem"))
+        for file, target in ((module, module.name), (build_folder / "wheel/bin/tandem", "bin/tandem")):
+            put(file, tree / "tandem" / target, search_of(needed(file), (TORCH_AT, "tandem")))
         if build["PYARROW"]:
             put(build_folder / "libtandem_parquet.so", tree / "tandem/libtandem_parquet.so", (ARROW_AT,))
         info = tree / f"{name}.dist-info"

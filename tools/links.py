@@ -126,6 +126,27 @@ def site_path(file):
     return BORROWED.get(name_of(file)) if file.is_relative_to(ROOT) else None
 
 
+def rewritten(text, change):
+    """The text with change(prose) in place of each part that is no block of code."""
+    parts = []
+    at = 0
+    for fenced in _FENCED.finditer(text):
+        parts += [(text[at:fenced.start()], True), (fenced[0], False)]
+        at = fenced.end()
+    parts.append((text[at:], True))
+    return "".join(change(part) if is_prose else part for part, is_prose in parts)
+
+
+def relinked(part, link):
+    """The prose with link(match) in place of each link and picture that leads to a file."""
+    bare = prose(part)
+
+    def new(match):
+        return match[0] if bare[match.end() - 1] != ")" or is_elsewhere(match["target"]) else link(match)
+
+    return _LINK.sub(new, part)
+
+
 def site_text(page, text):
     """The text of a page as the site has it. `page` is its file in the repository."""
     base = pathlib.PurePosixPath(site_path(page)).parent
@@ -136,10 +157,9 @@ def site_text(page, text):
         return None if found is None else "../" * (len(base.parts)) + found + mark + anchor
 
     def link(match):
-        target = match["target"]
-        if bare[match.end() - 1] != ")" or is_elsewhere(target) or target.startswith("#"):
+        if match["target"].startswith("#"):
             return match[0]
-        new = moved(target)
+        new = moved(match["target"])
         if new:
             return f"{match['picture']}[{match['text']}]({new}{match['title'] or ''})"
         return match["text"] if "`" in match["text"] or " " in match["text"] else f"`{match['text']}`"
@@ -151,22 +171,23 @@ def site_text(page, text):
         found = site_path(ROOT / match["path"])
         return f"[{match[0]}]({'../' * len(base.parts)}{found})" if found and ROOT / match["path"] != page else match[0]
 
-    parts = []
-    at = 0
-    for fenced in _FENCED.finditer(text):
-        parts += [(text[at:fenced.start()], True), (fenced[0], False)]
-        at = fenced.end()
-    parts.append((text[at:], True))
-    done = []
-    for part, is_prose in parts:
-        if is_prose:
-            bare = prose(part)
-            part = _LINK.sub(link, part)
-            part = _ATTRIBUTE.sub(attribute, part)
-            part = _NAMED_PAGE.sub(named, part)
-            part = separate_lists(part)
-        done.append(part)
-    return "".join(done)
+    def change(part):
+        return separate_lists(_NAMED_PAGE.sub(named, _ATTRIBUTE.sub(attribute, relinked(part, link))))
+
+    return rewritten(text, change)
+
+
+def index_text(text, repository):
+    """The README as a package index shows it: links lead to `repository`, an address of GitHub's form. Without one, they are plain text."""
+
+    def link(match):
+        target = match["target"] if not match["target"].startswith("#") else f"README.md{match['target']}"
+        if not repository:
+            return f"*{match['text']}*" if match["picture"] else match["text"]
+        view = "raw" if match["picture"] else "blob"
+        return f"{match['picture']}[{match['text']}]({repository.rstrip('/')}/{view}/HEAD/{target})"
+
+    return rewritten(text, lambda part: relinked(part, link))
 
 
 def separate_lists(text):

@@ -7,17 +7,23 @@ import email
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
+import types
 import zipfile
+from unittest import mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests/run", "python", "tools")]
+import links  # noqa: E402
+import pack_wheel  # noqa: E402
 import run_folder as rf  # noqa: E402
 from run_folder import said  # noqa: E402
 
 # What PEP 600 counts on, and what other wheels bring.
-SYSTEM = re.compile(r"(libc|libm|libz|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|ld-linux-x86-64)\.so\.\d+")
+SYSTEM = re.compile(r"(libc|libm|libz|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+")
 BESIDE = re.compile(r"(libtorch\w*|libc10\w*|libgomp|libarrow|libparquet|libnccl|libcuda\w*|libnvrtc)\.so(\.\d+)*")
 MOST_BYTES = 40 << 20
 
@@ -55,6 +61,10 @@ def check_libraries(site):
         foreign = [name for name in needed if not (SYSTEM.fullmatch(name) or BESIDE.fullmatch(name) or name in carried)]
         assert not foreign, f"{path.name} needs {foreign}"
         assert all(folder.startswith("$ORIGIN") for folder in folders), (path.name, folders)
+        at = [pathlib.Path(folder.replace("$ORIGIN", str(path.parent))) for folder in folders]
+        lost = [name for name in needed if not SYSTEM.fullmatch(name) and not any((folder / name).exists() for folder in at)]
+        # Threads are torch's, which every process here loads first.
+        assert not lost or lost == ["libgomp.so.1"], f"{path.name} does not find {lost} in {folders}"
     assert not any("mpi" in name for name in carried), carried
     # Python's ssl has an OpenSSL, too, and a process has one library of a name.
     assert all(re.search(r"-[0-9a-f]{8}\.", name) for name in carried), carried
@@ -64,21 +74,55 @@ def check_libraries(site):
 def check_metadata(site, wheel):
     info, = site.glob("tandem-*.dist-info")
     data = email.message_from_string((info / "METADATA").read_text())
-    torch = subprocess.run([sys.executable, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
-                           capture_output=True, text=True, check=True).stdout.strip()
+    torch = runpy.run_path(str(site / "torch/version.py"))["__version__"]  # its label is in no name of a CUDA wheel of the public index
     public, _, label = torch.partition("+")
     assert data["Name"] == "tandem" and data["License-Expression"] == "Apache-2.0", data.items()
     assert data["Version"].partition("+")[2] == label, data["Version"]
     assert data["Description-Content-Type"] == "text/markdown" and "# Tandem" in data.get_payload(), "the readme"
+    near = [link for link, _ in links.links_of(data.get_payload()) if not links.is_elsewhere(link)]
+    assert not near, f"links that lead nowhere on an index: {near}"
     assert f"torch=={public}" in data.get_all("Requires-Dist"), data.get_all("Requires-Dist")
     assert public in data["Summary"], data["Summary"]
     for name in data.get_all("License-File"):
         assert (info / "licenses" / name).read_text().strip(), name
     notices = {path.name for path in (info / "licenses/carried").iterdir()}
     assert {"libzmq5", "libssl3", "libsqlite3-0"} <= notices, notices
-    assert re.search(r"-manylinux_2_\d+_x86_64\.whl$", wheel.name), wheel.name
+    assert re.search(r"-manylinux_2_\d+_" + os.uname().machine + r"\.whl$", wheel.name), wheel.name
     assert wheel.stat().st_size < MOST_BYTES, wheel.stat().st_size
     said(f"{wheel.name}: {wheel.stat().st_size} bytes, the licences of {len(notices)} carried packages, for torch {public}")
+
+
+def check_search(folder):
+    """A program for CUDA finds the toolkit's libraries in the wheels that bring them, and others find nothing there."""
+    site = folder / "site"
+    files = {name: site / at / name for name, at in (("libtorch.so", "torch/lib"), ("libcudart.so.13", "nvidia/cu13/lib"),
+                                                     ("libnccl.so.2", "nvidia/nccl/lib"), ("libnvrtc.so.12", "nvidia/cuda_nvrtc/lib"))}
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+        file.touch()
+    loaded = files.pop("libnvrtc.so.12")
+    own = ("torch/lib", "tandem")
+    files["libzmq.so.5"] = pathlib.Path("/usr/lib/libzmq.so.5")
+    assert pack_wheel.search_of(files, own) == (*own, "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/nccl/lib")
+    loaded.unlink()
+    assert pack_wheel.search_of({name: files[name] for name in ("libtorch.so", "libzmq.so.5")}, own) == own
+    said("a program for CUDA would look for its libraries where their wheels put them")
+
+
+def check_refusals():
+    """pip shows in one line why no wheel was made."""
+    reason = "its torch is none, and not 2.13.0+cpu"
+    for stderr, code, wanted in ((f"wheel: no wheel for {sys.executable}: {reason}\n", 0, reason), ("", 0, "no CPython 3.11 or newer"),
+                                 ("setup: error: x\n", 2, "scripts/wheel ended with 2")):
+        done = types.SimpleNamespace(returncode=code, stdout="dist/tandem-0.1.0+cpu-cp27-cp27m-linux.whl\n", stderr=stderr)
+        with mock.patch("subprocess.run", return_value=done), mock.patch("sys.stderr"):
+            try:
+                pack_wheel.build_wheel("dist")
+            except SystemExit as end:
+                assert str(end).startswith("wheel: error: ") and wanted in str(end), end
+            else:
+                raise AssertionError("a wheel for this Python?")
+    said("pip learns why there is no wheel for a Python")
 
 
 def check_runs(site, folder):
@@ -112,6 +156,8 @@ def check_runs(site, folder):
 
 def main():
     with tempfile.TemporaryDirectory() as scratch:
+        check_search(pathlib.Path(scratch) / "cuda")
+        check_refusals()
         wheel = made(pathlib.Path(scratch) / "dist")
         site, folder = pathlib.Path(scratch) / "site", pathlib.Path(scratch) / "work"
         folder.mkdir()
@@ -122,6 +168,9 @@ def main():
             (site / name).symlink_to(pathlib.Path(subprocess.run(
                 [sys.executable, "-c", f"import importlib.util as u; print(u.find_spec('{name}').submodule_search_locations[0])"],
                 capture_output=True, text=True, check=True).stdout.strip()))
+        nvidia = (site / "torch").resolve().parent / "nvidia"
+        if nvidia.exists():
+            (site / "nvidia").symlink_to(nvidia)
         check_libraries(site)
         check_metadata(site, wheel)
         check_runs(site, folder)

@@ -170,6 +170,14 @@ class Gates(unittest.TestCase):
         self.assertEqual(links.site_text(source.ROOT / "README.md", front),
                          "![a](pictures/architecture.svg) [b](python.md) `c`")
 
+    def test_links_of_the_readme_on_a_package_index_lead_to_the_repository_or_are_text(self):
+        front = "![a b](docs/a.svg) [c](docs/c.md#d) [`e`](#f) [g](https://x.org/y) `[h](i.md)`\n```\n[j](k.md)\n```\n"
+        self.assertEqual(links.index_text(front, ""), "*a b* c `e` [g](https://x.org/y) `[h](i.md)`\n```\n[j](k.md)\n```\n")
+        at = "https://h.org/o/tandem"
+        self.assertEqual(links.index_text(front, at + "/"),
+                         f"![a b]({at}/raw/HEAD/docs/a.svg) [c]({at}/blob/HEAD/docs/c.md#d) [`e`]({at}/blob/HEAD/README.md#f) "
+                         "[g](https://x.org/y) `[h](i.md)`\n```\n[j](k.md)\n```\n")
+
     def test_a_site_with_dead_links_or_foreign_scripts_is_a_fault(self):
         with tempfile.TemporaryDirectory() as name:
             site = pathlib.Path(name)
