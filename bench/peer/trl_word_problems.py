@@ -1,18 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The run of configs/smollm2_word_problems.yaml on TRL's GRPOTrainer: the same model, prompts in the same order, reward, batch, lengths,
-sampling, learning rate and evaluation. Prompts come from a run folder of `tandem run`; first the script grades that run's answers with
-its own rule and stops if one score differs. Prints a line per step, and at the end one JSON object: seconds per step, seconds until an
-evaluation reached --until, peak memory, and that without the imported libraries. The clock stands still during evaluations.
+"""The run of configs/smollm2_word_problems.yaml on TRL's GRPOTrainer. The prompts of RUN come in the same order. The options come from
+RUN/config.yaml: model, learning rate, warm-up, groups, group size, temperature, lengths, evaluation.
 
-  trl_word_problems.py MODEL RUN --dtype autocast --micro 16 --steps 10
-  trl_word_problems.py MODEL RUN --dtype bfloat16 --micro 16 --until 0.4 --minutes 100
+  trl_word_problems.py RUN --dtype autocast --micro 16 --steps 10
+  trl_word_problems.py RUN --dtype bfloat16 --micro 16 --until 0.4 --minutes 100
 
---dtype autocast is TRL's default, fp32 weights under bf16 autocast; bfloat16 has bf16 weights, too, and no fp32 master copy.
+Before training the script checks two things and ends where RUN differs: its own rule on RUN's answers, and the tokens of RUN's prompts.
+Each step prints a line. The last line is a JSON object: seconds per step, seconds until --until, peak resident memory of the process,
+that memory less the imported libraries, and whether weights have an fp32 master copy. The clock stands still during evaluations.
+
+--dtype autocast is TRL's default: fp32 weights, products in bf16. With --dtype bfloat16 weights and AdamW's moments are bf16. No master
+copy in fp32 exists then, so a weight keeps its value where an update is below half a unit of its last place.
+
+Equal on both sides: the mean over all tokens of a step (loss_type "dapo"), one update a step, AdamW, the learning rate of each step.
+Different in Tandem with bfloat16:
+- A truncated importance weight, training over rollout, multiplies a token's loss (algo.correction: token).
+- Weights have a master copy in fp32.
+- A group whose answers all score alike runs forward alone. TRL runs backward, too.
+- An advantage is divided by the deviation + 1e-6. TRL adds 1e-4.
+- Random numbers differ, so sampled answers differ.
 Runs in a Python with torch, transformers, trl and datasets."""
 import argparse
+import array
 import json
 import os
+import pathlib
 import re
 import resource
 import sqlite3
@@ -35,53 +48,87 @@ def score(response, gold):
     return float(float(numbers[-1].replace(",", "")) == float(gold))
 
 
-def read_run(folder):
-    """Prompts with answers in the order of training, those of the evaluation, and its options."""
+# What this script does. A run with another value is refused.
+DONE = {"algo.advantage": "grpo", "algo.loss": "clip", "algo.aggregation": "token-mean", "algo.kl_coef": 0, "algo.entropy_coef": 0,
+        "algo.mini_batches": 1, "algo.epochs": 1, "algo.filter_groups": False, "algo.mask_truncated": False, "algo.rejection": "",
+        "model.dtype": "bfloat16", "model.lora_rank": 0, "reward.rule": "number", "reward.scale": 1, "schedule.kind": "sync",
+        "train.lr_schedule": "constant", "rollout.ignore_eos": False, "rollout.stop": [], "eval.n": 1, "eval.temperature": 0,
+        "eval.ignore_eos": False, "data.eval": ["word_problems"], "data.eval_max_rows": 0}
+
+
+def read_options(folder):
+    """RUN/config.yaml as {"train.lr": 4e-05, ...}."""
+    import yaml
+    sections = yaml.safe_load((folder / "config.yaml").read_text())
+    found = {f"{section}.{name}": value for section, options in sections.items() for name, value in options.items()}
+    for name, value in DONE.items():
+        if found[name] != value:
+            sys.exit(f"{folder}/config.yaml: {name} is {found[name]}; this script does {value}")
+    for name in ("lr", "eps", "weight_decay", "beta1", "beta2", "clip_grad_norm"):
+        found[f"train.{name}"] = float(found[f"train.{name}"])  # YAML 1.1 reads 4e-05, without a point, as a text
+    return found
+
+
+def read_run(folder, run):
+    """Prompts with answers in the order of training, those of the evaluation, and prompts with their tokens."""
     database = sqlite3.connect(f"file:{folder}/samples.sqlite?mode=ro", uri=True)
-    graded = database.execute("SELECT response, answer, score FROM samples UNION ALL SELECT response, answer, score FROM evals").fetchall()
+    # A row of an older step has lost its tokens and its response.
+    graded = database.execute("SELECT response, answer, score FROM samples WHERE length(prompt_ids) > 0 "
+                              "UNION ALL SELECT response, answer, score FROM evals").fetchall()
     wrong = [row for row in graded if score(row[0], row[1]) != row[2]]
     if wrong:
         sys.exit(f"{len(wrong)} of {len(graded)} scores differ from those of {folder}: {wrong[0]}")
     print(f"{len(graded)} answers of {folder} have the scores that it says", file=sys.stderr)
     train = database.execute("SELECT prompt, answer FROM samples GROUP BY step, group_id ORDER BY step, group_id").fetchall()
-    first = database.execute("SELECT min(step) FROM evals").fetchone()[0]
-    evaluation = database.execute("SELECT prompt, answer FROM evals WHERE step = ? ORDER BY row", (first,)).fetchall()
-    return train, evaluation
+    evaluation = database.execute("SELECT prompt, answer FROM evals WHERE step = (SELECT min(step) FROM evals) ORDER BY row").fetchall()
+    if len(evaluation) != run["data.synthetic_eval_rows"]:
+        sys.exit(f"{folder}: the first evaluation has {len(evaluation)} rows, not {run['data.synthetic_eval_rows']}")
+    tokens = database.execute("SELECT DISTINCT prompt, prompt_ids FROM samples WHERE length(prompt_ids) > 0").fetchall()
+    return train, evaluation, [(prompt, array.array("i", ids).tolist()) for prompt, ids in tokens]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("run", help="a run folder of the recipe, with as many steps as this takes or more")
+    parser.add_argument("run", type=pathlib.Path, help="a run folder of the recipe, with as many steps as this takes or more")
+    parser.add_argument("--model", help="without it the model of RUN")
     parser.add_argument("--dtype", choices=["autocast", "bfloat16"], default="autocast")
     parser.add_argument("--micro", type=int, default=16, help="answers of a micro-batch")
     parser.add_argument("--steps", type=int, default=0, help="0: until --until or --minutes")
-    parser.add_argument("--until", type=float, default=2.0, help="stop at this accuracy")
+    parser.add_argument("--until", type=float, help="stop at this accuracy")
     parser.add_argument("--minutes", type=float, default=100, help="stop after so many minutes of training")
-    parser.add_argument("--eval-every", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=1e-5)
-    parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--eval-every", type=int, help="steps; without it eval.every_steps of RUN")
+    parser.add_argument("--threads", type=int, help="without it parallel.threads of RUN")
     options = parser.parse_args()
-    train, evaluation = read_run(options.run)
+    run = read_options(options.run)
+    train, evaluation, tokenized = read_run(options.run, run)
+    model_path = options.model or run["model.path"]
+    if not os.path.isdir(model_path):
+        sys.exit(f"{model_path}: no such folder; --model names one")
+    eval_every = options.eval_every or run["eval.every_steps"]
+    threads = options.threads or run["parallel.threads"] or len(os.sched_getaffinity(0))
+    groups, group_size, tokens = run["schedule.groups_per_step"], run["schedule.group_size"], run["rollout.max_new_tokens"]
+    lr, warmup, batch = run["train.lr"], run["train.warmup_steps"], groups * group_size
+    steps = options.steps or len(train) // groups
+    if steps * groups > len(train):
+        sys.exit(f"{options.run} has prompts of {len(train) // groups} steps, not of {steps}")
+    if batch % options.micro:
+        sys.exit(f"--micro {options.micro} does not divide the {batch} answers of a step")
 
     import torch
     import transformers
     import trl
     from datasets import Dataset
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     imported_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    groups, group_size, tokens = 16, 8, 64
-    batch = groups * group_size
-    steps = options.steps or len(train) // groups
-    if steps * groups > len(train):
-        sys.exit(f"{options.run} has prompts of {len(train) // groups} steps, not of {steps}")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, padding_side="left")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_path, padding_side="left")
+    differ = [prompt for prompt, ids in tokenized if tokenizer(prompt)["input_ids"] != ids]
+    if differ:
+        sys.exit(f"{len(differ)} of {len(tokenized)} prompts have other tokens than in {options.run}: {differ[0]!r}")
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, attn_implementation="sdpa")
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation="sdpa")
 
     def reward(completions, answer, **_):
         return [score(text, gold) for text, gold in zip(completions, answer)]
@@ -94,45 +141,58 @@ def main():
             for begin in range(0, len(evaluation), 50):
                 some = evaluation[begin:begin + 50]
                 inputs = tokenizer([prompt for prompt, _ in some], return_tensors="pt", padding=True, add_special_tokens=False)
-                out = model.generate(**inputs, do_sample=False, max_new_tokens=tokens)
+                out = model.generate(**inputs, do_sample=False, max_new_tokens=run["eval.max_new_tokens"])
                 texts = tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1]:], skip_special_tokens=True)
                 right += sum(score(text, gold) for text, (_, gold) in zip(texts, some))
         model.train()
         return right / len(evaluation)
 
-    clock = {"steps": [], "reached_s": None, "accuracy": []}
+    clock = {"steps": [], "rates": [], "reached_s": None, "accuracy": []}
 
     class Clock(transformers.TrainerCallback):
         """Times a step from the end of the one before, so that generation, which comes before on_step_begin, is in it."""
 
         def on_train_begin(self, *_, **__):
             clock["accuracy"].append(accuracy())
-            print(f"before: accuracy {clock['accuracy'][0]:.3f}", file=sys.stderr, flush=True)
+            print(f"before training  accuracy {clock['accuracy'][0]:.3f}", file=sys.stderr, flush=True)
             self.begin = time.perf_counter()
+
+        def on_step_begin(self, *_, optimizer, **__):
+            clock["rates"].append(optimizer.param_groups[0]["lr"])
 
         def on_step_end(self, args, state, control, **_):
             clock["steps"].append(time.perf_counter() - self.begin)
             spent = sum(clock["steps"])
-            line = f"step {state.global_step}  {clock['steps'][-1]:.1f} s  {spent:.0f} s in all"
-            if state.global_step % options.eval_every == 0 or state.global_step == steps:
+            line = f"step {state.global_step}  {clock['steps'][-1]:.1f} s  {spent:.0f} s in all  lr {clock['rates'][-1]:.3g}"
+            if state.global_step == steps or eval_every and state.global_step % eval_every == 0:
                 clock["accuracy"].append(accuracy())
                 line += f"  accuracy {clock['accuracy'][-1]:.3f}"
-                if clock["accuracy"][-1] >= options.until and clock["reached_s"] is None:
+                if options.until is not None and clock["accuracy"][-1] >= options.until:
                     clock["reached_s"] = spent
             print(line, file=sys.stderr, flush=True)
             control.should_training_stop |= clock["reached_s"] is not None or (not options.steps and spent > 60 * options.minutes)
             self.begin = time.perf_counter()
 
+    class Trainer(trl.GRPOTrainer):
+        """TRL with the rates of train/trainer.cpp:learning_rate: step k of a warm-up of w has k/w of the rate. TRL's own has (k-1)/w."""
+
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            if self.lr_scheduler is None:
+                self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                    optimizer or self.optimizer, lambda done: min(1.0, (done + 1) / max(1, warmup)))
+            return self.lr_scheduler
+
     config = trl.GRPOConfig(
         output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=options.dtype == "autocast", gradient_checkpointing=False,
         per_device_train_batch_size=options.micro, gradient_accumulation_steps=batch // options.micro, num_generations=group_size,
-        max_completion_length=tokens, num_iterations=1, beta=0.0, epsilon=0.2, loss_type="grpo", scale_rewards="group",
-        temperature=options.temperature, top_p=1.0, top_k=0, learning_rate=options.lr, lr_scheduler_type="constant_with_warmup",
-        warmup_steps=3, weight_decay=0.0, max_grad_norm=1.0, max_steps=steps, logging_steps=10**6, report_to=[], save_strategy="no",
-        disable_tqdm=True, dataloader_pin_memory=False, shuffle_dataset=False, seed=0)
+        max_completion_length=tokens, num_iterations=1, beta=0.0, epsilon=run["algo.clip_low"], epsilon_high=run["algo.clip_high"],
+        loss_type="dapo", scale_rewards="group", temperature=run["rollout.temperature"], top_p=run["rollout.top_p"],
+        top_k=run["rollout.top_k"], learning_rate=lr, weight_decay=run["train.weight_decay"], adam_beta1=run["train.beta1"],
+        adam_beta2=run["train.beta2"], adam_epsilon=run["train.eps"], max_grad_norm=run["train.clip_grad_norm"], max_steps=steps,
+        logging_steps=10**6, report_to=[], save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, shuffle_dataset=False,
+        seed=run["run.seed"])
     data = Dataset.from_dict({"prompt": [prompt for prompt, _ in train], "answer": [answer for _, answer in train]})
-    trainer = trl.GRPOTrainer(model=model, args=config, reward_funcs=reward, train_dataset=data, processing_class=tokenizer,
-                              callbacks=[Clock()])
+    trainer = Trainer(model=model, args=config, reward_funcs=reward, train_dataset=data, processing_class=tokenizer, callbacks=[Clock()])
     printed, sys.stdout = sys.stdout, sys.stderr
     try:
         trainer.train()
@@ -140,12 +200,13 @@ def main():
         sys.stdout = printed
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "trl")}
-    print(json.dumps({"dtype": options.dtype, "micro": options.micro, "steps": len(clock["steps"]), "threads": options.threads,
-                      "step_s": round(statistics.median(clock["steps"]), 2),
-                      "step_s_range": [round(f(clock["steps"]), 2) for f in (min, max)],
-                      "until": options.until, "reached_s": clock["reached_s"], "trained_s": round(sum(clock["steps"]), 1),
-                      "accuracy": clock["accuracy"], "peak_mib": peak_kib >> 10, "peak_less_imports_mib": (peak_kib - imported_kib) >> 10,
-                      "versions": versions}))
+    print(json.dumps({"dtype": options.dtype, "fp32_master_weights": options.dtype == "autocast", "micro": options.micro,
+                      "threads": threads, "steps": len(clock["steps"]), "step_s": round(statistics.median(clock["steps"]), 2),
+                      "step_s_range": [round(f(clock["steps"]), 2) for f in (min, max)], "until": options.until,
+                      "reached_s": clock["reached_s"] and round(clock["reached_s"], 1), "trained_s": round(sum(clock["steps"]), 1),
+                      "eval_every": eval_every, "accuracy": clock["accuracy"], "lr": clock["rates"][:warmup + 1],
+                      "peak_rss_mib": peak_kib >> 10, "peak_rss_less_imports_mib": (peak_kib - imported_kib) >> 10, "model": model_path,
+                      "run": str(options.run), "versions": versions}))
 
 
 if __name__ == "__main__":
