@@ -10,7 +10,6 @@ from source import ROOT, SRC, finish, line_of, name_of, repository_files
 _NAMED = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cpp|py|js|cmake)):([A-Za-z_~][\w:~]*)(?:\(\))?`")
 _FILE = re.compile(r"(?<![\w/.-])((?:[\w.-]+/)*[\w.-]+\.(?:h|cpp|py|js|cmake|yaml|md|sh|inc|supp))(?![\w/*])")
 _NOT_HERE = re.compile(r"(?:^|/)[A-Z]+(?:[/.]|$)|^runs/|^config\.yaml$|^\.\./")  # to fill in, left by a run, beside the clone
-_PEERS = {"trl_grpo.py", "hf_train_step.py", "hf_generate.py"}  # scripts of the folder that bench/compare.py --peers names
 
 
 def files_named(text):
@@ -25,7 +24,7 @@ def missing_files(page, text):
     given = set(re.findall(r"^`([\w.]+)`:$", text, re.M))
     for path, offset in files_named(text):
         below = page.is_relative_to(SRC) and any(page.parent.rglob(path))
-        if not (path in given or path in _PEERS or below or (ROOT / path).is_file() or (SRC / path).is_file()):
+        if not (path in given or below or (ROOT / path).is_file() or (SRC / path).is_file()):
             yield f"{name_of(page)}:{line_of(text, offset)}: no file {path}"
 
 

@@ -150,7 +150,7 @@ def main():
     clock = {"steps": [], "rates": [], "reached_s": None, "accuracy": []}
 
     class Clock(transformers.TrainerCallback):
-        """Times a step from the end of the one before, so that generation, which comes before on_step_begin, is in it."""
+        """Times a step from the end of the one before, so that taking its prompts, which comes before on_step_begin, is in it."""
 
         def on_train_begin(self, *_, **__):
             clock["accuracy"].append(accuracy())

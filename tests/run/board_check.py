@@ -217,6 +217,11 @@ TEMPLATES = """return import('/prompt.js').then(({Template}) => {
     few.learn(['Add.\\n1 + 2', 'Add.\\n3 + 4', 'Add.\\n5 + 6', 'Write a poem.']);
     if (few.snippet('Add.\\n3 + 4') !== '3 + 4') wrong.push(['few', few.snippet('Add.\\n3 + 4')]);
     if (few.snippet('Write a poem.') !== 'Write a poem.') wrong.push(['few', few.snippet('Write a poem.')]);
+    const kept = new Template(), asked = 'How many books?', prompt = 'Solve in one short line: ' + asked;  // is not guessed
+    if (kept.snippet(prompt, asked) !== asked) wrong.push(['kept', kept.snippet(prompt, asked)]);
+    const [pale, own] = [...kept.shown(prompt, asked).children].map(it => it.textContent);
+    if (pale !== 'Solve in one short line: ' || own !== asked) wrong.push(['kept', pale, own]);
+    if (kept.folded('21+3', '12+3').textContent !== '12+321+3') wrong.push(['other words', kept.folded('21+3', '12+3').textContent]);
     return wrong;
   })"""
 
@@ -414,6 +419,8 @@ def check_finished(browser, run):
     facts = browser.run("return document.querySelector('.facts').innerText")
     assert "so far" not in facts and "left" not in facts and "in all" in facts, facts
     assert not browser.run("return document.getElementById('end')?.offsetParent"), "nothing is to be explained"
+    lists = browser.wait("tandemState.polls > 2 && [tandemState.step_lists]", "polls of a run that goes on no more")
+    assert lists == [1], f"{lists}: no evaluation came, so the list of steps was not to be asked for again"
     said(f"finished run: {done['lines']} lines, {done['points']} points; its time is that of the whole run")
 
 

@@ -129,6 +129,40 @@ def option_names():
     assert not wrong, "\n".join(wrong)
 
 
+def from_trl(program):
+    """Both sides of docs/guide/from_trl.md are the recipe that the page names."""
+    blocks = BLOCK.findall((rf.ROOT / "docs/guide/from_trl.md").read_text())
+
+    def shown(recipe):
+        out = program.done(["config", recipe, "--run-dir", "runs/words"]).stdout
+        return [line.split("  # default")[0] for line in out.splitlines()]
+
+    with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
+        ours = pathlib.Path(name) / "words.yaml"
+        ours.write_text(next(text for _, file, _, text in blocks if file == "words.yaml"))
+        page, lines = shown(ours), shown(rf.ROOT / "configs/smollm2_word_problems.yaml")
+    assert page == lines, [(a, b) for a, b in zip(page, lines) if a != b]
+    options, section = {}, ""
+    for line in lines:
+        key, _, value = line.strip().partition(": ")
+        section = line.rstrip(":") if not line.startswith(" ") else section
+        options[f"{section}.{key}"] = value.strip('"')
+    code = next(ast.parse(text) for _, _, language, text in blocks if language == "python")
+    call = next(node for node in ast.walk(code) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GRPOConfig")
+    theirs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    answers = theirs.pop("per_device_train_batch_size") * theirs.pop("gradient_accumulation_steps")
+    assert answers == int(options["schedule.groups_per_step"]) * int(options["schedule.group_size"]), answers
+    assert (theirs.pop("eval_strategy"), theirs.pop("bf16"), options["model.dtype"]) == ("steps", True, "bfloat16")
+    same = {"output_dir": "run.dir", "max_steps": "run.steps", "num_generations": "schedule.group_size", "learning_rate": "train.lr",
+            "max_completion_length": "rollout.max_new_tokens", "temperature": "rollout.temperature", "warmup_steps": "train.warmup_steps",
+            "lr_scheduler_type": "train.lr_schedule", "beta": "algo.kl_coef", "eval_steps": "eval.every_steps",
+            "save_steps": "checkpoint.every_steps"}
+    for word, value in theirs.items():
+        mine = options[same[word]]
+        assert mine == value if isinstance(value, str) else float(mine) == value, f"{word}={value}, {same[word]}: {mine}"
+    said(f"docs/guide/from_trl.md: {len(theirs)} values of both sides are those of the recipe")
+
+
 def pictures():
     """The drawing is what its script writes; curves of runs are XML with a line for each run."""
     with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
@@ -180,6 +214,7 @@ def site():
 def main():
     program = rf.built_program()
     option_names()
+    from_trl(program)
     pictures()
     site()
     first_run(program)

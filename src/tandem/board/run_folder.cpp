@@ -205,7 +205,8 @@ json answer_json(const data::ComparedAnswer& it, double right_at) {
     return json{{"response", a.response}, {"score", a.score}, {"right", a.score >= right_at}};
   };
   json out = said(it.now);
-  out.update({{"row", it.now.row}, {"set", it.now.set}, {"prompt", it.now.prompt}, {"answer", it.now.answer}});
+  out.update({{"row", it.now.row}, {"set", it.now.set}, {"question", it.now.question}});
+  out.update({{"prompt", it.now.prompt}, {"answer", it.now.answer}});
   out["before"] = it.before ? said(*it.before) : json();
   return out;
 }

@@ -56,7 +56,8 @@ class RunFolder {
   /// answers, else null.
   std::string samples(const PageRequest& request);
   /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [{row, set,
-  /// prompt, answer, response, score, right, before}]}. `before` is {response, score, right} of the earlier evaluation, or null.
+  /// question, prompt, answer, response, score, right, before}]}. `question` is "" where the file has none. `before` is {response, score,
+  /// right} of the earlier evaluation, or null.
   std::string evals(const AnswersRequest& request);
 
   static constexpr int64_t kMaxLines = 4000;

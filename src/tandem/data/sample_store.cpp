@@ -102,12 +102,12 @@ const char* answer_kind(AnswerKind kind) {
 
 // The answers of one evaluation beside those of an earlier one. ?2 and ?3 are their steps, ?4 is the score from which an answer is right.
 // A score that is no number is not right.
-// SET is the column of a set's name, ?5 the set asked for.
+// SET is the column of a set's name, ASKED that of the question, ?5 the set asked for.
 constexpr const char* kComparedAnswers = R"(
-WITH numbered AS (SELECT rowid AS id, *, SET AS set_name,
+WITH numbered AS (SELECT rowid AS id, *, SET AS set_name, ASKED AS asked,
                          row_number() OVER (PARTITION BY step, SET, row, prompt ORDER BY rowid) AS place FROM evals
                   WHERE step IN (?2, ?3)),
-compared AS (SELECT later.id, later.set_name, later.row, later.prompt, later.answer, later.response, later.score,
+compared AS (SELECT later.id, later.set_name, later.asked, later.row, later.prompt, later.answer, later.response, later.score,
                     coalesce(later.score >= ?4, 0) AS is_right, earlier.id AS old_id, earlier.response AS old_response,
                     earlier.score AS old_score, coalesce(earlier.score >= ?4, 0) AS was_right
              FROM numbered AS later LEFT JOIN numbered AS earlier ON earlier.step = ?3 AND earlier.row = later.row AND
@@ -119,11 +119,12 @@ std::string asked_for(const AnswerQuery& query) { return join_text("(", answer_k
 
 struct Evals {
   sqlite3* database;
-  const std::string& set_column;
+  const std::string &set_column, &question_column;
 };
 
 Statement compared_rows(const Evals& evals, const AnswerQuery& query, const std::string& columns, const std::string& which) {
-  Statement rows(evals.database, replaced(kComparedAnswers, "SET", evals.set_column) + columns + " FROM compared " + which);
+  const std::string compared = replaced(replaced(kComparedAnswers, "SET", evals.set_column), "ASKED", evals.question_column);
+  Statement rows(evals.database, compared + columns + " FROM compared " + which);
   rows.bind(std::string_view(query.text)).bind(value(query.step));
   if (query.since) rows.bind(value(*query.since));
   else rows.bind_null();
@@ -567,22 +568,22 @@ std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t 
 }
 
 std::vector<ComparedAnswer> SampleReader::compared(const AnswerQuery& query, int64_t first, int64_t count) const {
-  Statement row = compared_rows({database_.get(), set_column_}, query,
-                                "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score, set_name",
+  Statement row = compared_rows({database_.get(), set_column_, question_column_}, query,
+                                "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score, set_name, asked",
                                 "WHERE " + asked_for(query) + " ORDER BY " + answer_order(query.order) + " LIMIT ?6 OFFSET ?7");
   row.bind(count).bind(first);
   std::vector<ComparedAnswer> out;
   while (row.next()) {
     ComparedAnswer& it = out.emplace_back();
-    it.now = {row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(8)};
-    if (row.integer(5)) it.before = {it.now.row, it.now.prompt, it.now.answer, row.text(6), row.real(7), it.now.set};
+    it.now = {row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(8), row.text(9)};
+    if (row.integer(5)) it.before = {it.now.row, it.now.prompt, it.now.answer, row.text(6), row.real(7), it.now.set, it.now.question};
   }
   return out;
 }
 
 AnswerCounts SampleReader::counts(const AnswerQuery& query) const {
   const auto those = [](const std::string& condition) { return ", count(*) FILTER (WHERE " + condition + ")"; };
-  Statement row = compared_rows({database_.get(), set_column_}, query,
+  Statement row = compared_rows({database_.get(), set_column_, question_column_}, query,
                                 "count(*)" + those("is_right") + those("old_id IS NOT NULL") +
                                     those(answer_kind(AnswerKind::kBecameRight)) + those(answer_kind(AnswerKind::kBecameWrong)) +
                                     those(asked_for(query)),

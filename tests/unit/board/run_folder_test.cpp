@@ -350,7 +350,7 @@ TEST_F(RunFolderTest, AnEvaluationOfNamedSetsIsShownBySet) {
   {
     data::SampleStore store(folder_ / "samples.sqlite");
     store.append_evals(StepId{0}, std::vector<data::EvalAnswer>{{0, "q", "1", "no", 0, "sums"}, {0, "q", "1", "x", 1, "words"}});
-    store.append_evals(StepId{5}, std::vector<data::EvalAnswer>{{0, "q", "1", "one", 1, "sums"}, {0, "q", "1", "y", 0, "words"}});
+    store.append_evals(StepId{5}, std::vector<data::EvalAnswer>{{0, "q", "1", "one", 1, "sums"}, {0, "q", "1", "y", 0, "words", "Why?"}});
   }
   RunFolder run(folder_.string());
   EXPECT_EQ(json::parse(run.steps()).at("evals")[1].at("sets"),
@@ -359,6 +359,8 @@ TEST_F(RunFolderTest, AnEvaluationOfNamedSetsIsShownBySet) {
   const json all = json::parse(run.evals({{5, 0}, 0}));
   EXPECT_EQ(all.at("found"), 2);
   EXPECT_EQ(all.at("answers")[1].at("set"), "words");
+  EXPECT_EQ(all.at("answers")[1].at("question"), "Why?");
+  EXPECT_EQ(all.at("answers")[0].at("question"), "") << "the page finds it in the prompt";
   EXPECT_EQ(all.at("answers")[1].at("before").at("response"), "x") << "a row of another set is not compared with";
   const json one = json::parse(run.evals({{5, 0}, 0, "", "sums"}));
   EXPECT_EQ(one.at("counts"), json::parse(R"({"answers":1,"right":1,"compared":1,"became_right":1,"became_wrong":0})"));

@@ -402,10 +402,11 @@ TEST_F(SampleStoreTest, AnswersKnowTheirSetAndOlderFilesHaveNone) {
     EXPECT_EQ(reader.evals(StepId{0}, 0, 10).at(0).set, "");
     EXPECT_TRUE(reader.eval_sets(0.5).empty());
     EXPECT_EQ(reader.counts({StepId{0}}).num_answers, 1);
+    EXPECT_EQ(reader.compared({StepId{0}}, 0, 10).at(0).now.question, "");
   }
   {
     SampleStore store(path_);
-    const std::vector<EvalAnswer> answers{{0, "p", "a", "r", 1.0, "x"}, {1, "p", "a", "r", 0.0, "x"}, {2, "p", "a", "s", 0.6, "y"}};
+    const std::vector<EvalAnswer> answers{{0, "p", "a", "r", 1.0, "x"}, {1, "p", "a", "r", 0.0, "x"}, {2, "p", "a", "s", 0.6, "y", "q"}};
     store.append_evals(StepId{2}, answers);
   }
   const SampleReader reader(path_);
@@ -418,6 +419,7 @@ TEST_F(SampleStoreTest, AnswersKnowTheirSetAndOlderFilesHaveNone) {
   EXPECT_EQ(sets[1].num_answers, 1);
   EXPECT_EQ(sets[1].mean_score, 0.6);
   EXPECT_EQ(reader.compared({.step = StepId{2}, .set = "y"}, 0, 10).at(0).now.response, "s");
+  EXPECT_EQ(reader.compared({.step = StepId{2}, .set = "y"}, 0, 10).at(0).now.question, "q");
   EXPECT_EQ(reader.counts({.step = StepId{2}, .set = "x"}).num_answers, 2);
 }
 

@@ -12,7 +12,7 @@ import { draw_timeline } from './timeline.js';
 const POLL_MS = 1200, POLL_ENDED_MS = 3000;  // a run that ended may be resumed
 
 // What the page has drawn so far, for its check (tests/run/board_check.py).
-const state = (window.tandemState = { lines: 0, points: 0, step: 0, run_state: '', charts: 0, polls: 0, view: '', open_group: null, open_samples: 0, stages: 0 });
+const state = (window.tandemState = { lines: 0, points: 0, step: 0, run_state: '', charts: 0, polls: 0, view: '', open_group: null, open_samples: 0, stages: 0, step_lists: 0 });
 
 const rows = [];
 const names = new Set();
@@ -145,12 +145,24 @@ async function show_timeline() {
   state.stages = draw_timeline((await ask('/api/timeline')).steps);
 }
 
-let example_of = '';  // evaluations when it was chosen
+// The list of steps is long: it is asked for when an evaluation has come, and again until the answers are there, which are written beside
+// the run.
+const ASKS_FOR_ANSWERS = 5;
+let example_of = '', example_rows = 0, example_state = '', asks = 0;  // evaluations, lines and state when it was chosen
 async function show_example() {
   if (state.view !== 'curves' || !rows.length) return;
+  const evaluates = (row) => Object.keys(row).some((name) => name.startsWith('eval/'));
+  const again = example_rows > rows.length || example_state !== run.state;
+  if (again || rows.slice(example_rows).some(evaluates)) asks = ASKS_FOR_ANSWERS;
+  example_rows = rows.length;
+  example_state = run.state;
+  if (asks <= 0) return;
+  --asks;
   const { evals: steps } = await ask('/api/steps');
+  state.step_lists += 1;
   if (JSON.stringify(steps) === example_of) return;
   example_of = JSON.stringify(steps);
+  asks = 0;
   charts.show_example(steps.length > 1 ? await example(steps[0].step, steps.at(-1).step, template) : null);
 }
 

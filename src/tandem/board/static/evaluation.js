@@ -18,7 +18,7 @@ export async function example(first, last, template) {
     element('div', { class: 'short' }, response.trim())];
   return element('div', { class: 'panel example' }, element('h3', {}, 'A question before and after',
     element('a', { href: '#evaluation' }, `${counts.became_right} became right, ${counts.became_wrong} wrong`)),
-    element('p', { class: 'short own' }, template.snippet(it.prompt)), ...said(first, it.before), ...said(last, it));
+    element('p', { class: 'short own' }, template.snippet(it.prompt, it.question)), ...said(first, it.before), ...said(last, it));
 }
 
 export class EvalBrowser {
@@ -114,7 +114,7 @@ export class EvalBrowser {
       ? [said(`after step ${since}`, it.before.response, it.before.score), said(`after step ${step}`, it.response, it.score)]
       : [element('pre', { class: 'text' }, it.response)];
     if (same) meta.push(element('span', { class: 'muted' }, `the same answer as after step ${since}`));
-    return element('div', { class: 'card answer-card' }, element('div', { class: 'meta' }, ...meta), this.template.folded(it.prompt),
+    return element('div', { class: 'card answer-card' }, element('div', { class: 'meta' }, ...meta), this.template.folded(it.prompt, it.question),
       element('div', { class: answers.length > 1 ? 'beside' : '' }, ...answers));
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a prompt is its own: the question without the template around it, which the prompts of a run share.
+// What of a prompt is its own: the question without the template around it, which the prompts of a run share. Answers of an evaluation
+// come with their question; of training samples, and in the folder of an older run, it is found here.
 import { element } from './format.js';
 
 const MOST_KNOWN = 32;
@@ -59,19 +60,20 @@ export class Template {
   }
 
   // For a list: one line.
-  snippet(prompt) {
-    return this.parts(prompt)[1].trim().replaceAll(/\s+/g, ' ').slice(0, 300) || '(empty prompt)';
+  snippet(prompt, question = '') {
+    return (question || this.parts(prompt)[1]).trim().replaceAll(/\s+/g, ' ').slice(0, 300) || '(empty prompt)';
   }
 
   // The question, which unfolds to the whole prompt.
-  folded(prompt) {
-    const question = element('summary', {}, this.parts(prompt)[1].trim() || '(empty prompt)');
-    return element('details', { class: 'text' }, question, this.shown(prompt));
+  folded(prompt, question = '') {
+    const own = (question || this.parts(prompt)[1]).trim();
+    return element('details', { class: 'text' }, element('summary', {}, own || '(empty prompt)'), this.shown(prompt, question));
   }
 
-  // The whole prompt; the template is pale.
-  shown(prompt) {
-    const [before, own, after] = this.parts(prompt);
+  // The whole prompt; the template is pale. A model may read a question in other words, such as numbers with their last digit first.
+  shown(prompt, question = '') {
+    const at = question ? prompt.lastIndexOf(question) : -1;
+    const [before, own, after] = at < 0 ? this.parts(prompt) : [prompt.slice(0, at), question, prompt.slice(at + question.length)];
     return element('pre', { class: 'text' }, element('span', { class: 'muted' }, before), element('span', { class: 'own' }, own),
       element('span', { class: 'muted' }, after));
   }
