@@ -52,8 +52,8 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "cpu", "cuda", "npu", "aten"}));
   field("proof", o.proof,
         "Whether a run first checks the device's kernels against the CPU, as `tandem doctor --device` does at length. auto: once for each "
-        "kind of device and each build of the program; ~/.cache/tandem/proof keeps the result. always: before each run, on the CPU and a "
-        "fake device, too. Only one device of a machine is checked.",
+        "kind of device and each build of the program; ~/.cache/tandem/proof keeps the result. always: before each run, also where "
+        "the device is the CPU or a fake one. Only one device of a machine is checked.",
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
@@ -80,7 +80,8 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("products", o.products,
         "How matrix products are computed: four words with spaces between, such as \"onednn onednn blas float\". Three name the library "
         "of the forward pass, the input gradient and the weight gradient: blas, onednn, or brgemm (libtorch's kernels for small blocks). "
-        "The last is for bfloat16 logits: float, half or brgemm. Empty: each start measures which are fastest, and log.txt has the words. "
+        "The fourth word says how a bfloat16 model's logits are computed: float (in float32), half (by the blas, in bfloat16) or brgemm. "
+        "Empty: each start measures which are fastest, and log.txt has the words. "
         "The choice changes the last bits of results. To repeat a run bit for bit, copy the words, and use the same ranks, threads and "
         "processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
