@@ -57,14 +57,14 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
-        "For how many of the last steps samples.sqlite keeps the samples' tokens, texts and log-probabilities. 0: for all steps, so that "
-        "`tandem run --replay` can train on them again. Scores, lengths and policy versions stay for every step.",
+        "The file samples.sqlite of the run folder keeps tokens, texts and log-probabilities of the samples of so many last steps. 0: of "
+        "all steps, so that `tandem run --replay` can train on them again. Scores, lengths and policy versions stay for every step.",
         at_least(0));
   field("samples_every", o.samples_every,
         "samples.sqlite also keeps the tokens, texts and log-probabilities of every Nth step.", at_least(1));
   field("samples_wait_s", o.samples_wait_s,
-        "How long samples.sqlite may stay busy, or the disk full, in seconds. Until then the run keeps samples in memory; then it "
-        "saves and ends.",
+        "Seconds to wait where samples.sqlite cannot be written, because another program holds it or the disk is full. Meanwhile the run "
+        "goes on and keeps samples in memory. After that time it saves a checkpoint and ends.",
         at_least(0));
   field("fetch_timeout_s", o.fetch_timeout_s, "Most seconds for a download from a hub.", above(0));
 }
