@@ -57,8 +57,8 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
-        "The file samples.sqlite of the run folder keeps tokens, texts and log-probabilities of the samples of so many last steps. 0: of "
-        "all steps, so that `tandem run --replay` can train on them again. Scores, lengths and policy versions stay for every step.",
+        "For how many of the last steps samples.sqlite in the run folder keeps tokens, texts and log-probabilities. 0: for all steps, "
+        "so that `tandem run --replay` can train on them again. Scores, lengths and policy versions stay for every step.",
         at_least(0));
   field("samples_every", o.samples_every,
         "samples.sqlite also keeps the tokens, texts and log-probabilities of every Nth step.", at_least(1));
@@ -78,12 +78,9 @@ void describe(OptionVisitor& field, ModelOptions& o) {
         "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
-        "How matrix products are computed: four words with spaces between, such as \"onednn onednn blas float\". Three name the library "
-        "of the forward pass, the input gradient and the weight gradient: blas, onednn, or brgemm (libtorch's kernels for small blocks). "
-        "The fourth word says how a bfloat16 model's logits are computed: float (in float32), half (by the blas, in bfloat16) or brgemm. "
-        "Empty: each start measures which are fastest, and log.txt has the words. "
-        "The choice changes the last bits of results. To repeat a run bit for bit, copy the words, and use the same ranks, threads and "
-        "processor type.");
+        "Which libraries compute matrix products, as four words. Empty, the usual case: each start measures which are fastest, and "
+        "log.txt has the words. They change the last bits of results: to repeat a run bit for bit, copy them from its log.txt, and use "
+        "the same ranks, threads and processor type.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));

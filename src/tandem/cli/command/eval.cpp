@@ -62,7 +62,8 @@ class Eval : public Command {
 
   void run() override {
     data::Options& data = request_.data;
-    if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `word_problems`, or a --config that has data.eval");
+    if (data.eval.empty())
+      throw UserError("--data", "is missing: it names the problems to answer", "a file, `word_problems`, or a --config that has data.eval");
     if (config_.empty() && !set_.empty())
       throw UserError("--set", "there is no recipe to set it in",
                       "--config FILE beside it, or --reward with the rule's options, such as 'python(python=FILE.py:score)'");
