@@ -78,9 +78,11 @@ void describe(OptionVisitor& field, ModelOptions& o) {
         "Hugging Face directory of the reference model, for KL terms. Empty: the model that the run starts from.");
   field("dtype", o.dtype, "Number format of the computation. bfloat16 keeps float32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
-        "Which libraries compute matrix products, as four words. Empty, the usual case: each start measures which are fastest, and "
-        "log.txt has the words. They change the last bits of results: to repeat a run bit for bit, copy them from its log.txt, and use "
-        "the same ranks, threads and processor type.");
+        "Which libraries compute matrix products. Empty: each start measures which are fastest and writes their names to log.txt. To "
+        "repeat a run bit for bit, copy the value from there, such as \"onednn onednn blas float\", and use the same ranks, threads and "
+        "processor type. Names 1 to 3 are for the forward pass, the input gradient and the weight gradient: blas, onednn or brgemm "
+        "(libtorch's kernels for small blocks). Name 4 is for a bfloat16 model's logits: float (multiplied in float32), half (by blas, "
+        "in bfloat16) or brgemm.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
