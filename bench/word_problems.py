@@ -6,11 +6,13 @@
   bench/word_problems.py grpo --seed 1 --minutes 25
   bench/word_problems.py dapo ppo lora stale --minutes 20
   bench/word_problems.py colocated --minutes 20            actor, reference, critic and reward model: the critic that row ppo trained
-  bench/word_problems.py --sweep ppo 1e-5 2e-5 4e-5        15 steps at each rate
+  bench/word_problems.py grpo --minutes 60 --steps 500
+  bench/word_problems.py --sweep ppo 1e-5 2e-5 4e-5        the first 15 steps at each rate
   scripts/curves --table grpo=bench/results/word_problems/grpo_1
 
-A row that has run its minutes is ended as by Ctrl-C. What it learned is kept in bench/results/word_problems/ROW_SEED: metrics.jsonl, as
-scripts/curves reads it, and about.json with command, commit and machine. Minutes count from the first step, evaluations included.
+A row ends after --steps, over which the learning rate of the recipe falls, or, as by Ctrl-C, after --minutes. What it learned is kept in
+bench/results/word_problems/ROW_SEED: metrics.jsonl, as scripts/curves reads it, and about.json with command, commit and machine. Minutes
+count from the first step, evaluations included.
 A seed is that of the problems, their order and the sampling. about.json has the accuracy of each operation at the first evaluation and
 at the last, and the most memory that the process held. The evaluations of row colocated tell what the reward model says; its
 about.json has the share that is right before and after."""
@@ -114,7 +116,8 @@ def keep(options, row, folder, command, peak_mib):
     to.mkdir(parents=True)
     with open(to / "metrics.jsonl", "w") as out:
         for line in lines_of(folder):
-            out.write(json.dumps({name: line[name] for name in KEPT if name in line}) + "\n")
+            kept = {name: float(f"{line[name]:.6g}") if isinstance(line[name], float) else line[name] for name in KEPT if name in line}
+            out.write(json.dumps(kept) + "\n")
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout.strip()
     products = next((line.split("products: ")[1] for line in (folder / "log.txt").read_text().splitlines() if "products: " in line), "")
     about = {"command": " ".join(command), "version": version, "machine": machine(), "products": products,
@@ -131,6 +134,7 @@ def main():
     parser.add_argument("--sweep", nargs="+", metavar=("ROW", "RATE"), help="15 steps of a row at each learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--steps", type=int, default=100, help="of a row; the learning rate falls over them (default: 100)")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/SmolLM2-135M-Instruct")
     parser.add_argument("--reward-model", type=pathlib.Path, help="of row colocated; else the critic of row ppo under --out, same seed")
     parser.add_argument("--tandem", type=pathlib.Path, default=ROOT / "build/release/tandem")
@@ -142,13 +146,14 @@ def main():
         parser.error(f"no row {wrong[0]} ({', '.join(ROWS)})")
     for rate in (options.sweep or [])[1:]:
         folder = options.out / f"sweep_{options.sweep[0]}_{rate}"
-        train(options, options.sweep[0], folder, {"train.lr": rate, "eval.every_steps": 15, "checkpoint.every_steps": 1000}, 15, 1e6)
+        settings = {"train.lr": rate, "train.lr_steps": options.steps, "eval.every_steps": 15, "checkpoint.every_steps": 1000}
+        train(options, options.sweep[0], folder, settings, 15, 1e6)
         lines = lines_of(folder)
         print(f"{options.sweep[0]} at {rate}: accuracy {lines[0]['eval/accuracy']:.3f} to {lines[-1]['eval/accuracy']:.3f}, "
               f"mean reward of the last five steps {sum(line['reward/mean'] for line in lines[-5:]) / 5:.3f}", flush=True)
     for row in options.rows:
         folder = options.out / f"{row}_{options.seed}"
-        kept = keep(options, row, folder, *train(options, row, folder, {}, 1000, options.minutes))
+        kept = keep(options, row, folder, *train(options, row, folder, {}, options.steps, options.minutes))
         subprocess.run([sys.executable, ROOT / "scripts/curves", "--table", f"{row}={kept}"], check=True)
 
 

@@ -24,6 +24,7 @@ Runs in a Python with torch, transformers, trl and datasets."""
 import argparse
 import array
 import json
+import math
 import os
 import pathlib
 import re
@@ -52,7 +53,7 @@ def score(response, gold):
 DONE = {"algo.advantage": "grpo", "algo.loss": "clip", "algo.aggregation": "token-mean", "algo.kl_coef": 0, "algo.entropy_coef": 0,
         "algo.mini_batches": 1, "algo.epochs": 1, "algo.filter_groups": False, "algo.mask_truncated": False, "algo.rejection": "",
         "model.dtype": "bfloat16", "model.lora_rank": 0, "reward.rule": "number", "reward.scale": 1, "schedule.kind": "sync",
-        "train.lr_schedule": "constant", "rollout.ignore_eos": False, "rollout.stop": [], "eval.n": 1, "eval.temperature": 0,
+        "train.lr_schedule": "cosine", "rollout.ignore_eos": False, "rollout.stop": [], "eval.n": 1, "eval.temperature": 0,
         "eval.ignore_eos": False, "data.eval": ["word_problems"], "data.eval_max_rows": 0}
 
 
@@ -64,7 +65,7 @@ def read_options(folder):
     for name, value in DONE.items():
         if found[name] != value:
             sys.exit(f"{folder}/config.yaml: {name} is {found[name]}; this script does {value}")
-    for name in ("lr", "eps", "weight_decay", "beta1", "beta2", "clip_grad_norm"):
+    for name in ("lr", "eps", "weight_decay", "beta1", "beta2", "clip_grad_norm", "min_lr_ratio"):
         found[f"train.{name}"] = float(found[f"train.{name}"])  # YAML 1.1 reads 4e-05, without a point, as a text
     return found
 
@@ -107,7 +108,8 @@ def main():
     eval_every = options.eval_every or run["eval.every_steps"]
     threads = options.threads or run["parallel.threads"] or len(os.sched_getaffinity(0))
     groups, group_size, tokens = run["schedule.groups_per_step"], run["schedule.group_size"], run["rollout.max_new_tokens"]
-    lr, warmup, batch = run["train.lr"], run["train.warmup_steps"], groups * group_size
+    lr, least, warmup, batch = run["train.lr"], run["train.min_lr_ratio"], run["train.warmup_steps"], groups * group_size
+    lr_steps = run["train.lr_steps"] or run["run.steps"]
     steps = options.steps or len(train) // groups
     if steps * groups > len(train):
         sys.exit(f"{options.run} has prompts of {len(train) // groups} steps, not of {steps}")
@@ -174,12 +176,19 @@ def main():
             self.begin = time.perf_counter()
 
     class Trainer(trl.GRPOTrainer):
-        """TRL with the rates of train/trainer.cpp:learning_rate: step k of a warm-up of w has k/w of the rate. TRL's own has (k-1)/w."""
+        """TRL with the rates of RUN (train/trainer.cpp:learning_rate): step k of a warm-up of w has k/w of the rate, then a cosine leads
+        to train.min_lr_ratio of it in RUN's last step. TRL's own warm-up has (k-1)/w."""
 
         def create_scheduler(self, num_training_steps, optimizer=None):
             if self.lr_scheduler is None:
-                self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-                    optimizer or self.optimizer, lambda done: min(1.0, (done + 1) / max(1, warmup)))
+                def share(before):
+                    step = before + 1
+                    if step <= warmup:
+                        return step / warmup
+                    done = min(1.0, (step - warmup) / max(1, lr_steps - warmup))
+                    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * done))
+
+                self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
             return self.lr_scheduler
 
     config = trl.GRPOConfig(

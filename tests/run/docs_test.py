@@ -153,7 +153,8 @@ def from_trl(program):
     answers = theirs.pop("per_device_train_batch_size") * theirs.pop("gradient_accumulation_steps")
     assert answers == int(options["schedule.groups_per_step"]) * int(options["schedule.group_size"]), answers
     assert (theirs.pop("eval_strategy"), theirs.pop("bf16"), options["model.dtype"]) == ("steps", True, "bfloat16")
-    assert theirs.pop("lr_scheduler_type") == options["train.lr_schedule"] + "_with_warmup"  # "constant" leaves the warm-up out
+    assert theirs.pop("lr_scheduler_type") == options["train.lr_schedule"] + "_with_min_lr"
+    assert theirs.pop("lr_scheduler_kwargs") == {"min_lr_rate": float(options["train.min_lr_ratio"])}
     same = {"output_dir": "run.dir", "max_steps": "run.steps", "num_generations": "schedule.group_size", "learning_rate": "train.lr",
             "max_completion_length": "rollout.max_new_tokens", "temperature": "rollout.temperature", "warmup_steps": "train.warmup_steps",
             "beta": "algo.kl_coef", "eval_steps": "eval.every_steps", "save_steps": "checkpoint.every_steps"}

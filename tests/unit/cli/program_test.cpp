@@ -281,7 +281,7 @@ TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
   refuses("eval --model m --data synthetic", {"--reward", "no rule", "python(python=FILE.py:score)"});
   refuses("eval --model m --data synthetic --set reward.python=a.py:f", {"--set", "no recipe", "python(python=FILE.py:score)"});
   refuses("grade --rule a.py:f", {"`a.py:f` is a file", "python(python="});
-  refuses("eval --model m --reward number", {"--data", "no problems"});
+  refuses("eval --model m --reward number", {"--data", "is missing", "data.eval"});
 }
 
 TEST_F(Program, EvalWithTheRecipeRepeatsTheEvaluationOfTheRun) {
