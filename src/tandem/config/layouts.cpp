@@ -17,9 +17,9 @@ model::Layout layout_of(const std::string& text, const std::string& option, int 
   if (layout.world() == world) return layout;
   const std::string what = join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world);
   const std::string ranks = join_text(comm::mpi_launched() ? "mpirun -n " : "--ranks ", layout.world());
-  if (world % layout.world() != 0) throw UserError(option, what, ranks);
+  if (world % layout.world() != 0) throw UserError(option, what, "start it with " + ranks);
   layout.dp *= world / layout.world();
-  throw UserError(option, what, join_text(to_string(layout), ", or ", ranks));
+  throw UserError(option, what, join_text("set ", to_string(layout), ", or start it with ", ranks));
 }
 
 // The training layout as a rollout can have it: context-parallel ranks generate other sequences, a stage's layers lie together.

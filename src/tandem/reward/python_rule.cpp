@@ -95,7 +95,8 @@ void describe(OptionVisitor& field, MathOptions& o) {
 std::unique_ptr<Rule> python_rule(const PythonOptions& o, const BatchOptions& batch) {
   const size_t colon = o.python.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == o.python.size())
-    throw UserError("reward.python", "`" + o.python + "` names no function", "expected FILE.py:FUNCTION, such as rewards.py:score");
+    throw UserError("reward.python", o.python.empty() ? "is empty, and the rule python needs it" : "`" + o.python + "` names no function",
+                    "expected FILE.py:FUNCTION, such as rewards.py:score; in a rule: python(python=rewards.py:score)");
   PythonFunction function{"reward.python " + o.python, o.python.substr(0, colon), "", o.python.substr(colon + 1)};
   if (!std::filesystem::is_regular_file(function.file))
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");

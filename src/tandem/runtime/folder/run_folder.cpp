@@ -236,12 +236,12 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
                     "the link and the checkpoints behind it moved away, or another --run-dir");
   if (!exists && resume) log::warning(dir, ": no run to resume there yet, so it starts");
   fs::create_directories(dir, fault);
-  if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "a writable --run-dir");
+  if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "choose a writable --run-dir");
   try {
     checkpoint::write_durable(dir + "/.writable", "");
     fs::remove(dir + "/.writable", fault);
   } catch (const PeerError& e) {
-    throw UserError(dir, std::string("the run folder cannot be written: ") + e.what(), "a writable --run-dir");
+    throw UserError(dir, std::string("the run folder cannot be written: ") + e.what(), "choose a writable --run-dir");
   }
 }
 
