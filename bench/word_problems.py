@@ -36,7 +36,7 @@ KEPT = ("step", "eval/accuracy", "reward/mean", "data/groups_without_signal", "d
 ROWS = {
     "grpo": {},
     "dapo": {"algo.name": "dapo"},
-    "ppo": {"algo.name": "ppo"},
+    "ppo": {"algo.name": "ppo", "train.lr": 8e-5},
     "lora": {"model.lora_rank": 16},
     "stale": {"schedule.kind": "stale", "schedule.staleness": 2},
     "colocated": {"algo.name": "ppo", "parallel.placement": "fully_colocated", "algo.kl_coef": 0.01, "reward.rule": "model",
