@@ -134,7 +134,7 @@ def main():
     parser.add_argument("--sweep", nargs="+", metavar=("ROW", "RATE"), help="15 steps of a row at each learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=25)
-    parser.add_argument("--steps", type=int, default=100, help="of a row; the learning rate falls over them (default: 100)")
+    parser.add_argument("--steps", type=int, default=70, help="of a row; the learning rate falls over them (default: 70)")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/SmolLM2-135M-Instruct")
     parser.add_argument("--reward-model", type=pathlib.Path, help="of row colocated; else the critic of row ppo under --out, same seed")
     parser.add_argument("--tandem", type=pathlib.Path, default=ROOT / "build/release/tandem")
