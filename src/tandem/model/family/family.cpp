@@ -13,7 +13,7 @@ Traits traits(const std::string& family, const std::string& where) {
   if (family == "qwen3") return {"Qwen3", false, true, false, false};
   if (family == "qwen3_moe") return {"Qwen3Moe", false, true, false, true};
   if (family == "deepseek_v3") return {"DeepseekV3", false, false, true, true};
-  throw UserError(where, "model_type is \"" + family + "\"", "Tandem has \"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\" or \"deepseek_v3\"");
+  throw UserError(where, "model_type is \"" + family + "\"", "Tandem has llama, qwen2, qwen3, qwen3_moe and deepseek_v3");
 }
 
 std::string language_class(const Traits& traits) { return std::string(traits.name) + "ForCausalLM"; }
