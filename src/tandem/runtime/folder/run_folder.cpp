@@ -228,9 +228,9 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
                     holds_run(dir) ? "--resume to continue it, --overwrite to begin anew, or another --run-dir" : "another --run-dir");
   if (exists && !holds_run(dir))
     throw UserError(dir, "is not the folder of a run: it has no config.yaml",
-                    resume ? "give the --run-dir of the run to resume" : "give the --run-dir of a run; --overwrite puts nothing else aside");
+                    resume ? "give the --run-dir of the run to resume" : "--overwrite puts aside runs alone; give another --run-dir");
   if (exists && earlier == EarlierRun::kPutAside && !fs::exists(dir + "/.lock", fault))
-    throw UserError(dir, "is not the folder of a run: no run had its .lock", "give the --run-dir of a run; --overwrite puts nothing else aside");
+    throw UserError(dir, "is not the folder of a run: no run had its .lock", "--overwrite puts aside runs alone; give another --run-dir");
   if (exists && earlier == EarlierRun::kPutAside && fs::is_symlink(dir + "/checkpoint", fault))
     throw UserError(dir + "/checkpoint", "is a link, and --overwrite would leave the new run without it",
                     "the link and the checkpoints behind it moved away, or another --run-dir");
