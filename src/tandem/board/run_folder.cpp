@@ -214,7 +214,7 @@ json answer_json(const data::ComparedAnswer& it, double right_at) {
 }  // namespace
 
 RunFolder::RunFolder(const std::string& folder) : folder_(folder) {
-  if (!fs::is_directory(folder)) throw UserError(folder, "no such run folder", "give the --run-dir of a run, such as runs/quickstart");
+  if (!fs::is_directory(folder)) throw UserError(folder, "no such run folder", "give the folder of a run, such as runs/quickstart");
 }
 
 // Whole lines alone: what follows the last newline is still being written.

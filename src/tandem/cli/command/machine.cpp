@@ -141,7 +141,7 @@ class Board : public Command {
     for (const fs::directory_entry& entry : fs::directory_iterator(run_dir_, failed))
       if (fs::exists(entry.path() / "config.yaml", failed)) below += (below.empty() ? "" : ", ") + entry.path().string();
     throw UserError(run_dir_, "is not the folder of a run: it has no config.yaml",
-                    below.empty() ? "give the --run-dir of a run, such as runs/quickstart" : "give one of " + below);
+                    below.empty() ? "give the folder of a run, such as runs/quickstart" : "give one of " + below);
   }
 
   std::string run_dir_;

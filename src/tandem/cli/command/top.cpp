@@ -41,7 +41,7 @@ class Top : public Command {
 
   void run() override {
     if (!std::filesystem::exists(run_dir_ + "/config.yaml"))
-      throw UserError(run_dir_, "holds no run: it has no config.yaml", "give the --run-dir of a run");
+      throw UserError(run_dir_, "holds no run: it has no config.yaml", "give the folder of a run, such as runs/quickstart");
     board::RunFolder folder(run_dir_);
     const std::atomic<bool>& stop = stop_on_signals();
     const bool again = !once_ && ::isatty(STDOUT_FILENO) == 1;
