@@ -60,7 +60,7 @@ def train(options, row, folder, settings, steps, minutes):
     """One run; ends it after so many minutes. Returns its command, and the most memory that it held, in MiB."""
     settings = {**ROWS[row], **settings, "run.seed": options.seed, "data.seed": options.seed}
     if settings.get("reward.rule") == "model":
-        settings["reward.model"] = (options.reward_model or options.out / f"ppo_{options.seed}/checkpoint/latest/critic").resolve()
+        settings["reward.model"] = (options.reward_model or options.out / f"ppo_{options.seed}/checkpoint/latest/critic/hf").resolve()
     command = [str(options.tandem), "run", "configs/smollm2_word_problems.yaml", "--model", str(options.model), "--run-dir", str(folder),
                "--overwrite", "--steps", str(steps), "--threads", str(options.threads)]
     for name, value in settings.items():
