@@ -207,7 +207,7 @@ TEST_F(Program, ARunRefusesWhatItCannotUse) {
   refuses(run + " --run-dir taken", {"taken", "exists", "--resume"});
   refuses(run + " --run-dir in", {"in: ", "is no folder", "another --run-dir"});
   refuses(run + " --run-dir in/side", {"in/side"});
-  refuses("board model", {"model: is not", "no config.yaml", "--run-dir"});
+  refuses("board model", {"model: is not", "no config.yaml", "the folder of a run"});
   fs::create_directories(folder_ / "runs/one");
   write("runs/one/config.yaml", "");
   refuses("board runs", {"runs", "no config.yaml", "runs/one"});
