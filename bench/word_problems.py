@@ -6,7 +6,7 @@
   bench/word_problems.py grpo --seed 1 --minutes 25
   bench/word_problems.py dapo ppo lora stale --minutes 20
   bench/word_problems.py colocated --minutes 20            actor, reference, critic and reward model: the critic that row ppo trained
-  bench/word_problems.py grpo --minutes 60 --steps 500
+  bench/word_problems.py grpo --seed 4 --minutes 60 --steps 220
   bench/word_problems.py --sweep ppo 1e-5 2e-5 4e-5        the first 15 steps at each rate
   scripts/curves --table grpo=bench/results/word_problems/grpo_1
 
