@@ -56,7 +56,7 @@ exec {program} "$@"
 def check_page(program, page, folder):
     """Files and commands of the page, in its order; returns the lines that each command printed."""
     example_model(folder / "MODEL")
-    for name in ("configs", "scripts"):
+    for name in ("bench", "configs", "scripts"):
         (folder / name).symlink_to(rf.ROOT / name)
     (folder / "bin").mkdir()
     (folder / "bin/tandem").write_text(SHORT.format(program=pathlib.Path(program.tandem).resolve()))
