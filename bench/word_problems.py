@@ -13,7 +13,7 @@
 A row ends after --steps, over which the learning rate of the recipe falls, or, as by Ctrl-C, after --minutes. What it learned is kept in
 bench/results/word_problems/ROW_SEED: metrics.jsonl, as scripts/curves reads it, and about.json with command, commit and machine. Minutes
 count from the first step, evaluations included.
-A seed is that of the problems, their order and the sampling. about.json has the accuracy of each operation at the first evaluation and
+A sweep is kept in sweeps.json there. A seed is that of the problems, their order and the sampling. about.json has the accuracy of each operation at the first evaluation and
 at the last, and the most memory that the process held. The evaluations of row colocated tell what the reward model says; its
 about.json has the share that is right before and after."""
 import argparse
@@ -110,6 +110,10 @@ def by_operation(folder):
     return shares
 
 
+def version_of(tandem):
+    return subprocess.run([tandem, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def keep(options, row, folder, command, peak_mib):
     to = RESULTS / f"{row}_{options.seed}"
     shutil.rmtree(to, ignore_errors=True)
@@ -118,14 +122,24 @@ def keep(options, row, folder, command, peak_mib):
         for line in lines_of(folder):
             kept = {name: float(f"{line[name]:.6g}") if isinstance(line[name], float) else line[name] for name in KEPT if name in line}
             out.write(json.dumps(kept) + "\n")
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout.strip()
     products = next((line.split("products: ")[1] for line in (folder / "log.txt").read_text().splitlines() if "products: " in line), "")
-    about = {"command": " ".join(command), "version": version, "machine": machine(), "products": products,
+    about = {"command": " ".join(command), "version": version_of(command[0]), "machine": machine(), "products": products,
              "date": time.strftime("%Y-%m-%d", time.gmtime()), "peak_mib": peak_mib, "accuracy": by_operation(folder)}
     if ROWS[row].get("reward.rule") == "model":
         about["right"] = [accuracy(options, options.model), accuracy(options, folder / "checkpoint/latest/hf")]
     (to / "about.json").write_text(json.dumps(about, indent=2) + "\n")
     return to
+
+
+def keep_sweep(options, rate, lines):
+    """Into bench/results/word_problems/sweeps.json, beside those of other rates."""
+    path = RESULTS / "sweeps.json"
+    sweeps = json.loads(path.read_text()) if path.exists() else {}
+    sweeps[f"{options.sweep[0]} {rate}"] = kept = {
+        "accuracy": [round(line["eval/accuracy"], 4) for line in lines if "eval/accuracy" in line],
+        "reward_mean_of_last_five": round(sum(line["reward/mean"] for line in lines[-5:]) / 5, 4), "version": version_of(options.tandem)}
+    path.write_text(json.dumps(sweeps, indent=2) + "\n")
+    return kept
 
 
 def main():
@@ -148,9 +162,9 @@ def main():
         folder = options.out / f"sweep_{options.sweep[0]}_{rate}"
         settings = {"train.lr": rate, "train.lr_steps": options.steps, "eval.every_steps": 15, "checkpoint.every_steps": 1000}
         train(options, options.sweep[0], folder, settings, 15, 1e6)
-        lines = lines_of(folder)
-        print(f"{options.sweep[0]} at {rate}: accuracy {lines[0]['eval/accuracy']:.3f} to {lines[-1]['eval/accuracy']:.3f}, "
-              f"mean reward of the last five steps {sum(line['reward/mean'] for line in lines[-5:]) / 5:.3f}", flush=True)
+        kept = keep_sweep(options, rate, lines_of(folder))
+        print(f"{options.sweep[0]} at {rate}: accuracy {kept['accuracy'][0]:.3f} to {kept['accuracy'][-1]:.3f}, "
+              f"mean reward of the last five steps {kept['reward_mean_of_last_five']:.3f}", flush=True)
     for row in options.rows:
         folder = options.out / f"{row}_{options.seed}"
         kept = keep(options, row, folder, *train(options, row, folder, {}, options.steps, options.minutes))

@@ -7,8 +7,9 @@ RUN/config.yaml: model, learning rate, warm-up, groups, group size, temperature,
   trl_word_problems.py RUN --dtype bfloat16 --micro 16 --until 0.4 --minutes 100
 
 Before training the script checks two things and ends where RUN differs: its own rule on RUN's answers, and the tokens of RUN's prompts.
-Each step prints a line. The last line is a JSON object: seconds per step, seconds until --until, peak resident memory of the process,
-that memory less the imported libraries, and whether weights have an fp32 master copy. The clock stands still during evaluations.
+Each step prints a line. The last line is a JSON object: seconds and mean tokens of an answer of each step, seconds until --until, peak
+resident memory of the process, that memory less the imported libraries, and whether weights have an fp32 master copy. Answers become
+shorter while the model learns: compare the same steps of both sides. The clock stands still during evaluations.
 
 --dtype autocast is TRL's default: fp32 weights, products in bf16. With --dtype bfloat16 weights and AdamW's moments are bf16. No master
 copy in fp32 exists then, so a weight keeps its value where an update is below half a unit of its last place.
@@ -30,7 +31,6 @@ import pathlib
 import re
 import resource
 import sqlite3
-import statistics
 import sys
 import tempfile
 import time
@@ -96,8 +96,8 @@ def main():
     parser.add_argument("--micro", type=int, default=16, help="answers of a micro-batch")
     parser.add_argument("--steps", type=int, default=0, help="0: until --until or --minutes")
     parser.add_argument("--until", type=float, help="stop at this accuracy")
-    parser.add_argument("--minutes", type=float, default=100, help="stop after so many minutes of training")
-    parser.add_argument("--eval-every", type=int, help="steps; without it eval.every_steps of RUN")
+    parser.add_argument("--minutes", type=float, default=100, help="without --steps: stop after so many minutes of training")
+    parser.add_argument("--eval-every", type=int, help="steps; without it eval.every_steps of RUN; 0: no evaluation")
     parser.add_argument("--threads", type=int, help="without it parallel.threads of RUN")
     options = parser.parse_args()
     run = read_options(options.run)
@@ -105,7 +105,7 @@ def main():
     model_path = options.model or run["model.path"]
     if not os.path.isdir(model_path):
         sys.exit(f"{model_path}: no such folder; --model names one")
-    eval_every = options.eval_every or run["eval.every_steps"]
+    eval_every = run["eval.every_steps"] if options.eval_every is None else options.eval_every
     threads = options.threads or run["parallel.threads"] or len(os.sched_getaffinity(0))
     groups, group_size, tokens = run["schedule.groups_per_step"], run["schedule.group_size"], run["rollout.max_new_tokens"]
     lr, least, warmup, batch = run["train.lr"], run["train.min_lr_ratio"], run["train.warmup_steps"], groups * group_size
@@ -113,6 +113,8 @@ def main():
     steps = options.steps or len(train) // groups
     if steps * groups > len(train):
         sys.exit(f"{options.run} has prompts of {len(train) // groups} steps, not of {steps}")
+    if options.until is not None and not eval_every:
+        sys.exit("--until needs evaluations; --eval-every is 0")
     if batch % options.micro:
         sys.exit(f"--micro {options.micro} does not divide the {batch} answers of a step")
 
@@ -149,14 +151,15 @@ def main():
         model.train()
         return right / len(evaluation)
 
-    clock = {"steps": [], "rates": [], "reached_s": None, "accuracy": []}
+    clock = {"steps": [], "tokens": [], "rates": [], "reached_s": None, "accuracy": []}
 
     class Clock(transformers.TrainerCallback):
         """Times a step from the end of the one before, so that taking its prompts, which comes before on_step_begin, is in it."""
 
         def on_train_begin(self, *_, **__):
-            clock["accuracy"].append(accuracy())
-            print(f"before training  accuracy {clock['accuracy'][0]:.3f}", file=sys.stderr, flush=True)
+            if eval_every:
+                clock["accuracy"].append(accuracy())
+                print(f"before training  accuracy {clock['accuracy'][0]:.3f}", file=sys.stderr, flush=True)
             self.begin = time.perf_counter()
 
         def on_step_begin(self, *_, optimizer, **__):
@@ -164,9 +167,10 @@ def main():
 
         def on_step_end(self, args, state, control, **_):
             clock["steps"].append(time.perf_counter() - self.begin)
+            clock["tokens"].append(trainer._metrics["train"]["completions/mean_length"][-1])
             spent = sum(clock["steps"])
             line = f"step {state.global_step}  {clock['steps'][-1]:.1f} s  {spent:.0f} s in all  lr {clock['rates'][-1]:.3g}"
-            if state.global_step == steps or eval_every and state.global_step % eval_every == 0:
+            if eval_every and (state.global_step == steps or state.global_step % eval_every == 0):
                 clock["accuracy"].append(accuracy())
                 line += f"  accuracy {clock['accuracy'][-1]:.3f}"
                 if options.until is not None and clock["accuracy"][-1] >= options.until:
@@ -177,7 +181,8 @@ def main():
 
     class Trainer(trl.GRPOTrainer):
         """TRL with the rates of RUN (train/trainer.cpp:learning_rate): step k of a warm-up of w has k/w of the rate, then a cosine leads
-        to train.min_lr_ratio of it in RUN's last step. TRL's own warm-up has (k-1)/w."""
+        to train.min_lr_ratio of it in RUN's last step, also where --steps is less. They are those of lr_scheduler_type
+        cosine_warmup_with_min_lr."""
 
         def create_scheduler(self, num_training_steps, optimizer=None):
             if self.lr_scheduler is None:
@@ -210,8 +215,8 @@ def main():
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "trl")}
     print(json.dumps({"dtype": options.dtype, "fp32_master_weights": options.dtype == "autocast", "micro": options.micro,
-                      "threads": threads, "steps": len(clock["steps"]), "step_s": round(statistics.median(clock["steps"]), 2),
-                      "step_s_range": [round(f(clock["steps"]), 2) for f in (min, max)], "until": options.until,
+                      "threads": threads, "steps": len(clock["steps"]), "step_s": [round(seconds, 2) for seconds in clock["steps"]],
+                      "response_tokens_mean": [round(tokens, 1) for tokens in clock["tokens"]], "until": options.until,
                       "reached_s": clock["reached_s"] and round(clock["reached_s"], 1), "trained_s": round(sum(clock["steps"]), 1),
                       "eval_every": eval_every, "accuracy": clock["accuracy"], "lr": clock["rates"][:warmup + 1],
                       "peak_rss_mib": peak_kib >> 10, "peak_rss_less_imports_mib": (peak_kib - imported_kib) >> 10, "model": model_path,

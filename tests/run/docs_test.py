@@ -153,7 +153,7 @@ def from_trl(program):
     answers = theirs.pop("per_device_train_batch_size") * theirs.pop("gradient_accumulation_steps")
     assert answers == int(options["schedule.groups_per_step"]) * int(options["schedule.group_size"]), answers
     assert (theirs.pop("eval_strategy"), theirs.pop("bf16"), options["model.dtype"]) == ("steps", True, "bfloat16")
-    assert theirs.pop("lr_scheduler_type") == options["train.lr_schedule"] + "_with_min_lr"
+    assert theirs.pop("lr_scheduler_type") == options["train.lr_schedule"] + "_warmup_with_min_lr"
     assert theirs.pop("lr_scheduler_kwargs") == {"min_lr_rate": float(options["train.min_lr_ratio"])}
     same = {"output_dir": "run.dir", "max_steps": "run.steps", "num_generations": "schedule.group_size", "learning_rate": "train.lr",
             "max_completion_length": "rollout.max_new_tokens", "temperature": "rollout.temperature", "warmup_steps": "train.warmup_steps",
@@ -165,7 +165,7 @@ def from_trl(program):
 
 
 def pictures():
-    """The drawing is what its script writes; curves of runs are XML with a line for each run."""
+    """The drawing, and the curves of the kept runs, are what their script writes; curves of runs are XML with a line for each run."""
     with tempfile.TemporaryDirectory(prefix="tandem_docs_") as name:
         folder = pathlib.Path(name)
 
@@ -175,6 +175,13 @@ def pictures():
         assert curves("--architecture", "drawn.svg").returncode == 0
         assert (folder / "drawn.svg").read_text() == (rf.ROOT / "docs/pictures/architecture.svg").read_text(), (
             "docs/pictures/architecture.svg is another: scripts/curves --architecture docs/pictures/architecture.svg")
+        kept, title = rf.ROOT / "bench/results/word_problems", "SmolLM2-135M-Instruct, held-out word problems, one CPU core"
+        seeds = ",".join(str(kept / f"grpo_{seed}") for seed in (1, 2, 3))
+        rows = [f"{name}={kept / folder}_1" for name, folder in (("GRPO", "grpo"), ("stale", "stale"), ("DAPO", "dapo"), ("PPO", "ppo"),
+                                                                ("LoRA", "lora"))]
+        for name, words in (("learning.svg", [f"GRPO={seeds}", "--title", title]), ("rows.svg", [*rows, "--title", f"{title}, seed 1"])):
+            assert curves("--out", name, "--of", "eval/accuracy", *words).returncode == 0
+            assert (folder / name).read_text() == (rf.ROOT / "docs/pictures" / name).read_text(), f"docs/pictures/{name} is another"
         for run, gain in (("a", 0.02), ("b", 0.03)):
             (folder / run).mkdir()
             (folder / run / "metrics.jsonl").write_text("".join(
