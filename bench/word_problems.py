@@ -13,9 +13,9 @@
 A row ends after --steps, over which the learning rate of the recipe falls, or, as by Ctrl-C, after --minutes. What it learned is kept in
 bench/results/word_problems/ROW_SEED: metrics.jsonl, as scripts/curves reads it, and about.json with command, commit and machine. Minutes
 count from the first step, evaluations included.
-A sweep is kept in sweeps.json there. A seed is that of the problems, their order and the sampling. about.json has the accuracy of each operation at the first evaluation and
-at the last, and the most memory that the process held. The evaluations of row colocated tell what the reward model says; its
-about.json has the share that is right before and after."""
+A sweep is kept in sweeps.json there. A seed is that of the problems, their order and the sampling. about.json has the accuracy of each
+operation at the first evaluation and at the last, and the most memory that the process held. The evaluations of row colocated tell what
+the reward model says; its about.json has the share that is right before and after."""
 import argparse
 import json
 import os
