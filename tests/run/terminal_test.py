@@ -193,8 +193,9 @@ def quickstart(root):
     stub("build/release/tandem", "echo ran \"$@\" >&2")
     out = subprocess.run([place / "scripts/quickstart", "--steps", "3"], capture_output=True, encoding="utf-8", timeout=60)
     checks.check(out.returncode == 0 and "noise" not in out.stderr + out.stdout, out.stderr + out.stdout)
-    checks.check(re.search(r"== set-up\n== build\nbuild: \d+ s\n== run .*\n.*real_model.md.*\nran run configs/quickstart.yaml --steps 3\n$",
-                           out.stderr), out.stderr)
+    told = (r"== set-up\n== build \(.*quickstart_build.log\)\nbuild: \d+ s\n== run .*\n.*real_model.md.*\n"
+            r"ran run configs/quickstart.yaml --steps 3\n$")
+    checks.check(re.search(told, out.stderr), out.stderr)
     (place / "runs/quickstart").mkdir(parents=True)
     for given, told in (([], "--overwrite"), (["--resume"], "--resume"), (["--steps", "3"], "--overwrite --steps 3")):
         out = subprocess.run([place / "scripts/quickstart", *given], capture_output=True, encoding="utf-8", timeout=60)
