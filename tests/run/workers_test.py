@@ -274,7 +274,8 @@ def relay(program, root):
     assert rf.samples(ranks, columns) == rf.samples(folder, columns), "a relay leads to other samples"
     assert rf.weights(ranks) == rf.weights(folder), "a relay leads to other weights"
     metrics = rf.all_metrics(folder)
-    assert {line["workers/connected"] for line in metrics if "workers/connected" in line} == {1}, "the run knows others than the relay"
+    connected = [line["workers/connected"] for line in metrics if "workers/connected" in line]
+    assert set(connected) == {1}, f"the run knows others than the relay: {connected}"
     assert not any(line.get("workers/leases_ended", 0) for line in metrics), "the run heard of a death behind the relay"
     rf.said("two workers behind a relay are one to the run, whoever dies, with the same bits")
 

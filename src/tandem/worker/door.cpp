@@ -424,6 +424,7 @@ std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion a
     std::lock_guard lock(mutex_);
     left = desk_->commit(step, after);
     num_lost_.clear();
+    num_connected_ = desk_->num_clients();
     drop_over();
   }
   journal_->wait_written();
@@ -478,7 +479,7 @@ void Door::record(monitor::Recorder& recorder) {
   for (const auto& [name, count] :
        {std::pair("queue/outstanding", queue.num_outstanding()), std::pair("queue/depth", queue.num_finished()),
         std::pair("staleness/dropped", queue.counters().dropped), std::pair("staleness/waited", queue.counters().waited),
-        std::pair("workers/connected", desk_->num_clients()), std::pair("workers/leases_ended", leases.ended),
+        std::pair("workers/connected", num_connected_), std::pair("workers/leases_ended", leases.ended),
         std::pair("workers/groups_late", leases.late), std::pair("workers/groups_lost", leases.lost),
         std::pair("workers/calls_refused", desk_->counters().of_another_incarnation + desk_->counters().of_unknown),
         std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished)})

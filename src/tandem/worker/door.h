@@ -112,6 +112,7 @@ class Door {
   const comm::ServerKeys keys_;
   std::map<data::PolicyVersion, int64_t> checksums_;  // of the newest versions; guarded by mutex_
   int64_t num_compared_ = 0;                          // since the last record
+  int64_t num_connected_ = 0;                         // at the last commit: after the last step of a run they leave
   const queue::Incarnation incarnation_;
   mutable std::mutex mutex_;       // guards controller and desk
   queue::Controller controller_;
