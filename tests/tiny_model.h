@@ -16,57 +16,11 @@
 #include "tandem/device/arena.h"
 #include "tandem/device/device.h"
 #include "tandem/model/decoder.h"
+#include "tandem/model/family/tiny_config.h"
 
 namespace tandem::test {
 
-inline model::ModelConfig tiny_config() {
-  model::ModelConfig c;
-  c.family = "qwen2";
-  c.vocab_size = 64;
-  c.hidden_size = 32;
-  c.intermediate_size = 48;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 8;
-  c.max_positions = 128;
-  c.norm_eps = 1e-6;
-  c.rope_theta = 10000;
-  c.tied_embeddings = true;
-  c.qkv_bias = true;
-  c.eos_ids = {1};
-  return c;
-}
-
-/// The same for another family.
-inline model::ModelConfig config_of(const std::string& family, int64_t kv_heads) {
-  model::ModelConfig config = tiny_config();
-  config.family = family;
-  config.num_kv_heads = kv_heads;
-  config.qkv_bias = family == "qwen2";
-  config.head_norm = family == "qwen3" || family == "qwen3_moe";
-  return config;
-}
-
-/// A sparse one: qwen3_moe or deepseek_v3.
-inline model::ModelConfig experts_config(const std::string& family) {
-  model::ModelConfig config = config_of(family, 2);
-  config.moe.num_experts = 6;
-  config.moe.experts_per_token = 2;
-  config.moe.intermediate_size = 16;
-  config.moe.normalize = true;
-  if (family == "qwen3_moe") return config;
-  config.moe.num_shared_experts = 1;
-  config.moe.num_groups = 3;
-  config.moe.top_groups = 2;
-  config.moe.sigmoid = config.moe.correction_bias = true;
-  config.moe.scaling = 1.5;
-  config.moe.first_sparse_layer = 1;
-  config.mla = {12, 16, 8, 4, 6, true};
-  config.head_dim = 4;
-  config.num_kv_heads = config.num_heads;
-  return config;
-}
+using model::config_of, model::experts_config, model::tiny_config;
 
 /// What TANDEM_TEST_DEVICE names, of a rank; the processor without it. The calling thread works with it from now on.
 inline at::Device device_under_test(int rank = 0) {

@@ -13,11 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include "queue/child.h"
+#include "queue/sample_rows.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/rng.h"
-#include "tandem/bench/queue/child.h"
-#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 
@@ -41,7 +41,7 @@ struct QueueClient {
   }
   Store store;
   wire::Transport transport;
-  DeskClient client;
+  Client client;
 };
 
 std::vector<SampleId> samples_of(std::span<const GroupId> groups) {

@@ -18,7 +18,7 @@
 
 #include "tandem/comm/backend/c10d/library.h"
 #include "tandem/comm/reduce.h"
-#include "tandem/device/backend/fake/queue.h"
+#include "tests/fake_device/queue.h"
 #include "tandem/device/device.h"
 
 namespace tandem::comm::suite {

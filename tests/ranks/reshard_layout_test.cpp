@@ -7,6 +7,7 @@
 #include "../tiny_model.h"
 #include "tandem/base/check.h"
 #include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 
 namespace tandem::reshard {

@@ -95,6 +95,7 @@ def check_grpo_step(program):
 
 def check_devices(program, lengths):
     """What is measured is on the device that was named: one that is lost ends it."""
+    program = rf.built_program(fake=True)
     fake = ["--model", MODEL, "--repeats", 1, "--threads", 1, "--device", "fake"]
     shape = [word for name, value in STEP.items() for word in ("--" + name.replace("_", "-"), value)]
     lost = dict(os.environ, TANDEM_FAKE_DEVICE="lost_after=500")

@@ -11,7 +11,7 @@ import tempfile
 
 import run_folder as rf
 
-program = rf.built_program()
+program = rf.built_program(fake=True)
 MODEL = str(rf.ROOT / "tests/fixtures/qwen2_tied")
 PROMPT = json.dumps({"prompt_ids": [5, 9, 3]}) + "\n"
 HAS_CUDA = any("cuda" in str(d) for d in json.loads(program.done(["doctor", "--json"]).stdout)["devices"])

@@ -71,7 +71,7 @@ def check_refusals(program, scratch):
 
 
 def main():
-    program = rf.built_program()
+    program = rf.built_program(fake=True)
     with tempfile.TemporaryDirectory(prefix="tandem_first_contact_") as name:
         scratch = pathlib.Path(name)
         check_refusals(program, scratch)

@@ -434,16 +434,14 @@ def main():
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
     parser.add_argument("--model", default="", help="start from this model instead of a random one")
     parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="sync, ranks, lora, mix, critic, experts, evals, stale, early, damaged or warm")
     options = parser.parse_args()
-    seed = options.seed if options.seed is not None else int(time.time())
-    print(f"seed {seed}: repeat with --seed {seed}", flush=True)
     kill, term, interrupt = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
     plan = {kill: 20, term: 4, interrupt: 4} if options.full else {kill: 5, term: 1, interrupt: 1}
     ranks_plan = {kill: 8, term: 3} if options.full else {kill: 2, term: 1}
     with tempfile.TemporaryDirectory(prefix="tandem_resume_") as scratch:
-        h = Histories(rf.Program(options.build), scratch, random.Random(seed), options.model)
+        h = Histories(rf.Program(options.build), scratch, random.Random(options.seed), options.model)
         wanted = lambda name: options.only in ("", name)  # noqa: E731
         recipe = rf.tiny_recipe(h.scratch / "one.yaml")
         if wanted("sync"):

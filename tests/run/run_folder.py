@@ -40,11 +40,11 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
-def built_program():
-    """The program of --build, for a test with no other argument of its own than flags."""
+def built_program(fake=False):
+    """The program of --build, for a test with no other argument of its own than flags. fake: the one with fake devices."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default=str(ROOT / "build/release"))
-    return Program(parser.parse_known_args()[0].build)
+    return Program(parser.parse_known_args()[0].build, fake)
 
 
 def mpi(ranks):
@@ -81,10 +81,10 @@ def with_kernels(arguments):
 
 
 class Program:
-    """The built program. `launcher` stands before it, such as scripts/mpi -n 2."""
+    """The built program, or that with fake devices. `launcher` stands before it, such as scripts/mpi -n 2."""
 
-    def __init__(self, build):
-        self.tandem = str(pathlib.Path(build) / "tandem")
+    def __init__(self, build, fake=False):
+        self.tandem = str(pathlib.Path(build) / ("tandem-fake" if fake or DEVICE == "fake" else "tandem"))
         self.oracle = str(pathlib.Path(build) / "tandem-oracle")
 
     def start(self, arguments, launcher=(), **options):

@@ -212,11 +212,13 @@ def check_ranks(program, scratch):
         cases["processes"] = ([], rf.mpi(2), True)
         cases["tensor"] = (["--train-layout", "tp2"], rf.mpi(2), True)
     for name, (flags, launcher, equal) in cases.items():
-        trial = Trial(program, scratch, name, algo__name="dr_grpo")
+        of_devices = rf.built_program(fake=True) if name == "devices" else program
+        trial = Trial(of_devices, scratch, name, algo__name="dr_grpo")
         trial.whole(*flags, launcher=launcher)
         for mode, row in (("raise", 21), ("huge", 21)):
             trial.fail_at(row, mode)
-            line = program.refused(trial.arguments(mode, *flags), 2, "not today" if mode == "raise" else "update 6", launcher=launcher)
+            fault = "not today" if mode == "raise" else "update 6"
+            line = trial.program.refused(trial.arguments(mode, *flags), 2, fault, launcher=launcher)
             step = int(re.search(r"after step (\d+), which is saved", line).group(1))
             assert step == row // GROUPS or not equal, line
             trial.check_saved(mode, line, step)

@@ -82,20 +82,18 @@ def same_bits(program, root):
 
 
 def mechanisms(program, root):
-    """Each way in which samples come to the ranks that train can be turned off, with the same bits."""
+    """Samples come to ranks that train in replicas of several; early passes are made of those that came ahead."""
     columns = "step, sample_id, response_ids, logprobs, versions, score"
     settings = {"algo.kl_coef": 0.05, "run.steps": 4, "eval.every_steps": 0, "parallel.ranks": 4, "parallel.train_layout": "dp2,pp2",
                 "parallel.rollout_layout": "dp4"}
     ranks = run(program, f"{root}/mechanisms", settings)
-    for off in (None, "split", "prefetch", "hierarchical", "dynamic_read"):
-        other = {f"workers.{off}": "false"} if off else {}
-        folder = run(program, f"{root}/without_{off}", {**settings, **other}, ["--rollout-workers", "2"])
-        assert rf.samples(ranks, columns) == rf.samples(folder, columns), f"without {off} samples are others"
-        assert rf.weights(ranks) == rf.weights(folder), f"without {off} they lead to other weights"
-        last = rf.all_metrics(folder)[-1]
-        assert ("data/groups_early" in last) == (off != "dynamic_read"), f"early passes without {off}"
-        assert last["workers/padding_bytes_saved"] > 0, "rows of unequal lengths, and no padding is saved"
-    rf.said("split, prefetch, hierarchical and dynamic_read, on or off, give the same bits")
+    folder = run(program, f"{root}/workers", settings, ["--rollout-workers", "2"])
+    assert rf.samples(ranks, columns) == rf.samples(folder, columns), "workers draw other samples"
+    assert rf.weights(ranks) == rf.weights(folder), "samples of workers lead to other weights"
+    last = rf.all_metrics(folder)[-1]
+    assert "data/groups_early" in last, "no pass was made early"
+    assert last["workers/padding_bytes_saved"] > 0, "rows of unequal lengths, and no padding is saved"
+    rf.said("samples come to replicas of two ranks ahead of their batch, and with the bits of a run without workers")
 
 
 def stale(program, root):
@@ -323,8 +321,6 @@ def refusals(program, root):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         program.refused([*start, "--set", f"workers.listen=127.0.0.1:{taken.getsockname()[1]}"], 2, "workers.listen", "in use")
-    program.refused([*start, "--rollout-workers", "1", "--set", "workers.split=false", "--set", "workers.hierarchical=false"], 2,
-                    "workers.split", "workers.hierarchical")
     assert not pathlib.Path(f"{root}/refused").exists(), "a run that never began left its folder"
     program.refused(join("127.0.0.1:9", "--relay", "127.0.0.1:0"), 2, "--relay", "--relay-token FILE")
     program.refused(join("127.0.0.1:9", "--relay", "127.0.0.1:0", "--threads", "2"), 2, "--threads", "generates nothing")

@@ -148,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
     parser.add_argument("--minutes", type=float, default=0.6, help="no trial begins later")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=sorted(kinds), help="of these kinds alone")
     parser.add_argument("--trial-seed", type=int, help="one trial of each kind, with this seed")
     options = parser.parse_args()

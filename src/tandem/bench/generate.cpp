@@ -12,7 +12,7 @@
 #include "tandem/base/error.h"
 #include "tandem/bench/loaded_model.h"
 #include "tandem/bench/report.h"
-#include "tandem/rollout/group/group_assembly.h"
+#include "tandem/generate/generator.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::bench {
@@ -38,23 +38,15 @@ rollout::Options engine_options(const GenerateOptions& o) {
 // Nothing is found in the cache of what was generated before.
 Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::vector<int64_t>& lengths, rollout::Engine& engine) {
   engine.forget_cache();
-  rollout::GroupAssembly groups(engine);
+  const auto length_of = [&](data::SampleId id) { return lengths[static_cast<size_t>(value(id))]; };
+  const auto seed = static_cast<uint64_t>(o.seed);
+  generate::Generator generator({.sampling = {.ignore_eos = true}, .seed = seed, .most_tokens = length_of}, engine);
   Generated out;
   const double begin = now_s();
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    rollout::GroupRequest request;
-    request.group.id = data::GroupId{static_cast<int64_t>(i)};
-    request.group.prompt.ids = loaded.random_ids(o.prompt_len, i);
-    request.first_sample = static_cast<int64_t>(i);
-    request.sampling.max_new_tokens = lengths[i];
-    request.sampling.ignore_eos = true;
-    request.seed = static_cast<uint64_t>(o.seed);
-    groups.admit(std::move(request));
-  }
-  for (; engine.running(); ++out.steps) {
-    engine.step();
-    for (data::Group& group : groups.finished()) out.groups.push_back(std::move(group));
-  }
+  for (size_t i = 0; i < lengths.size(); ++i)
+    generator.admit(data::GroupId{static_cast<int64_t>(i)}, {.ids = loaded.random_ids(o.prompt_len, i)});
+  for (; generator.step(); ++out.steps)
+    for (data::Group& group : generator.take_ended()) out.groups.push_back(std::move(group));
   out.seconds = now_s() - begin;
   return out;
 }

@@ -16,6 +16,7 @@
 #include "tandem/comm/scalar.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/launch.h"
 

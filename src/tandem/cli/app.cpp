@@ -2,6 +2,7 @@
 #include "tandem/cli/app.h"
 
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,11 +10,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <system_error>
 #include <thread>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
@@ -21,7 +24,6 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/host.h"
 #include "tandem/config/config.h"
-#include "tandem/device/backend/fake/trouble.h"
 #include "tandem/device/fault.h"
 
 namespace tandem::cli {
@@ -141,7 +143,16 @@ void accept_extras(CLI::App& app) {
   for (CLI::App* inner : app.get_subcommands(nullptr)) accept_extras(*inner);
 }
 
-void run(int argc, char** argv) {
+// Goes on as the program of the queue's benchmarks where one of them is asked for. It lies beside this one.
+void hand_over(int argc, char** argv) {
+  if (argc < 3 || std::string_view(argv[1]) != "bench" || !is_of_queue(argv[2])) return;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").replace_filename("tandem-bench");
+  ::execv(program.c_str(), argv);
+  throw UserError(join_text("tandem bench ", argv[2]), program.string() + " cannot be started",
+                  "scripts/build release tandem-bench makes it");
+}
+
+void run(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   CLI::App app("Tandem: reinforcement-learning post-training of language models.", "tandem");
   app.get_formatter()->column_width(36);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // commands inherit it
@@ -158,7 +169,7 @@ void run(int argc, char** argv) {
   std::vector<std::unique_ptr<Command>> commands;
   for (const CommandEntry& entry : entries()) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.summary)->group(entry.group);
-    commands.push_back(entry.make());
+    commands.push_back(entry.make == bench_command ? bench() : entry.make());
     commands.back()->declare(*sub);
   }
   accept_extras(app);
@@ -183,19 +194,16 @@ int end(int code, const std::string& message, const char* level = "error") {
   return code;
 }
 
-// What fake devices get wrong, for tests (device/backend/fake/trouble.h).
-constexpr auto kFakeDevice = "TANDEM_FAKE_DEVICE";
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   try {
     command_line().assign(argv, argv + argc);
     ask_for_wheel();
-    if (const char* words = std::getenv(kFakeDevice)) device::fake::have_trouble(words, kFakeDevice);
-    run(argc, argv);
+    if (bench == bench_command) hand_over(argc, argv);
+    run(argc, argv, bench);
     return 0;
   } catch (const UserError& e) {
     return end(2, e.what());

@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/config/config.h"
+#include "tandem/device/process.h"
 
 namespace tandem::cli {
 namespace {
@@ -47,7 +48,7 @@ void add_options(CLI::App& app, const OptionList& list, const std::string& group
 
 void add_device(CLI::App& app, std::string& device) {
   add_checked(app, "--device", &device, "Where to compute; auto takes a device if there is one",
-              one_of({"auto", "cpu", "cuda", "npu", "fake"}))
+              one_of(device::device_names()))
       ->group("Computing");
 }
 

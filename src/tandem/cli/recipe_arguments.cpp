@@ -42,7 +42,7 @@ constexpr std::array<ShortForm, 15> kShortForms = {{
     {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",
      "CPU threads of this process, shared by its ranks. 0: all cores"},
     {"--device", "run.device", "run.device", nullptr, "Computing",
-     "Where to compute. auto: a GPU or NPU if the machine has one, else the CPU. fake: an imitated device, for tests"},
+     "Where to compute. auto: a GPU or NPU if the machine has one, else the CPU"},
     {"--kernels", "run.kernels", "run.kernels", nullptr, "Computing",
      "Which kernels compute. auto: Tandem's own for the device. aten: only libtorch's operators, on any device"},
     {"--dtype", "model.dtype", "model.dtype", nullptr, "Computing",

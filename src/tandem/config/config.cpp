@@ -7,6 +7,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/strings.h"
 #include "tandem/data/source.h"
+#include "tandem/device/process.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::config {
@@ -43,9 +44,8 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("steps", o.steps, "Number of optimizer updates.", at_least(1));
   field("seed", o.seed, "Seed of sampling and of random weights. data.seed orders the prompts.", at_least(0));
   field("device", o.device,
-        "Where to compute. auto: on CUDA or Ascend (npu) devices if there is one for each rank, else on the CPU. fake: a device that the "
-        "CPU imitates, for tests.",
-        one_of({"auto", "cpu", "cuda", "npu", "fake"}));
+        "Where to compute. auto: on CUDA or Ascend (npu) devices if there is one for each rank, else on the CPU.",
+        one_of(device::device_names()));
   field("kernels", o.kernels,
         "Which kernels compute. cpu, cuda, npu: those of the device. aten: only libtorch's operators, on any device. auto: those of the "
         "device where it has any. npu has none yet and takes libtorch's operators.",
@@ -53,7 +53,7 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("proof", o.proof,
         "Whether a run first checks the device's kernels against the CPU, as `tandem doctor --device` does at length. auto: once for each "
         "kind of device and each build of the program; ~/.cache/tandem/proof keeps the result. always: before each run, also where "
-        "the device is the CPU or a fake one. Only one device of a machine is checked.",
+        "the device is the CPU. Only one device of a machine is checked.",
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training compute the same bits of log-probability. Slower.");
   field("samples_steps", o.samples_steps,
@@ -188,14 +188,6 @@ void describe(OptionVisitor& field, WorkerOptions& o) {
   field("lease_s", o.lease_s, "Seconds without a sign of life after which the groups of a worker go to another.", above(0));
   field("wait_s", o.wait_s, "Seconds without any worker, or without a token from those that are there, after which the run ends, saved.",
         above(0));
-  field("split", o.split,
-        "Finished samples stay with the workers that made them until their batch is next. Without it the first rank takes each at once: "
-        "so few go with a worker that dies, and all pass through one rank.");
-  field("prefetch", o.prefetch, "Fetch the samples of the next batch from the workers that have them while this one trains.");
-  field("hierarchical", o.hierarchical,
-        "One rank of each replica fetches a sample and hands it on. Without it every rank that trains fetches every sample.");
-  field("dynamic_read", o.dynamic_read,
-        "Ranks that wait for a batch compute reference, old log-probabilities and values of the groups that came ahead.");
 }
 
 void describe(OptionVisitor& field, MemoryOptions& o) {

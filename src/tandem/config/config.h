@@ -108,10 +108,6 @@ struct WorkerOptions {
   std::string listen;
   double lease_s = 30;
   double wait_s = 600;
-  bool split = true;
-  bool prefetch = true;
-  bool hierarchical = true;
-  bool dynamic_read = true;
 };
 void describe(OptionVisitor& field, WorkerOptions& o);
 

@@ -132,11 +132,21 @@ bool is_list_option(const OptionList& list, const std::string& name) {
   });
 }
 
+// Options of earlier versions that a run folder's config.yaml may have. What each turned on is always done now.
+constexpr const char* kAlwaysOn[] = {"workers.split", "workers.prefetch", "workers.hierarchical", "workers.dynamic_read"};
+
+bool is_always_on(const std::string& name, const YAML::Node& value, const std::string& where) {
+  if (std::ranges::find(kAlwaysOn, name) == std::end(kAlwaysOn)) return false;
+  if (!value.IsScalar() || value.Scalar() != "true") throw UserError(where, name + " can no longer be turned off", "no such line");
+  return true;
+}
+
 // `given` are the options that the file has set so far.
 void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path,
                 std::set<std::string>& given) {
   for (const auto& pair : node) {
     const std::string name = name_of(pair.first, prefix, path), where = place(path, pair.first);
+    if (is_always_on(name, pair.second, where)) continue;
     if (!pair.second.IsMap() || is_list_option(list, name)) {
       apply_value(pair.second, find_option(list, name, where), where, path);
       if (!given.insert(name).second) throw UserError(where, name + " stands here a second time", "each option once");
@@ -314,8 +324,6 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.has_workers() && !c.schedule.mode.empty())
     throw UserError(where, "workers generate, and schedule.mode says how ranks do", "no schedule.mode");
   check_listen(c.workers.listen, where);
-  if (!c.workers.split && !c.workers.hierarchical)
-    throw UserError(where, "workers.split is off: one rank fetches; and so is workers.hierarchical: all ranks fetch", "one of them on");
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),

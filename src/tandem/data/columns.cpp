@@ -5,6 +5,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::data {
 namespace {
@@ -60,10 +61,6 @@ class ColumnReader {
     const std::span<const T> row = next();
     return {row.begin(), row.end()};
   }
-  std::vector<T> list() {
-    const std::span<const T> row = next();
-    return {row.begin(), row.end()};
-  }
 
  private:
   const Column* column_;
@@ -74,22 +71,27 @@ class ColumnReader {
 
 void add_sample(Fields& fields, const Group& group, const Sample& sample, bool first) {
   static const Prompt kElsewhere;
-  const Prompt& prompt = first ? group.prompt : kElsewhere;
+  const auto add_list = [&](const auto& column, const auto& list) {
+    add_row<typename std::decay_t<decltype(column)>::Value>(fields, column.name, list);
+  };
   add_value<int64_t>(fields, "sample", value(sample.id));
   add_value<int64_t>(fields, "group", value(group.id));
   add_value<int64_t>(fields, "group_version", value(group.version));
   add_value<int64_t>(fields, "prompt_row", group.prompt.row);
-  add_row<char>(fields, "prompt_text", prompt.text);
-  add_row<int32_t>(fields, "prompt_ids", prompt.ids);
-  add_row<char>(fields, "answer", prompt.answer);
-  add_row<char>(fields, "data_source", prompt.data_source);
-  add_row<int32_t>(fields, "response_ids", sample.ids);
-  add_row<float>(fields, "logprobs", sample.logprobs);
-  add_row<float>(fields, "kept_mass", sample.kept_mass);
-  add_row<int64_t>(fields, "versions", sample.versions);
-  add_row<int16_t>(fields, "routes", sample.routes);
   add_value<int32_t>(fields, "finish", static_cast<int32_t>(sample.finish));
-  add_row<char>(fields, "text", sample.text);
+  each_list(first ? group.prompt : kElsewhere, add_list);
+  each_list(sample, add_list);
+}
+
+template <class Column>
+void read_lists(const Fields& fields, const Column& column, std::vector<Group>& groups) {
+  ColumnReader<typename Column::Value> rows(fields, column.name);
+  for (Group& group : groups)
+    for (Sample& sample : group.samples) {
+      const auto row = rows.next();
+      if constexpr (std::is_same_v<typename Column::Owner, Sample>) (sample.*column.list).assign(row.begin(), row.end());
+      else if (&sample == group.samples.data()) (group.prompt.*column.list).assign(row.begin(), row.end());
+    }
 }
 
 void add_score(Fields& fields, const Sample& sample) {
@@ -172,31 +174,19 @@ std::vector<Group> groups_of(const Fields& fields) {
   std::vector<Group> groups;
   const int64_t n = num_rows(fields);
   if (n == 0) return groups;
-  ColumnReader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"),
-      versions(fields, "versions");
-  ColumnReader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
-  ColumnReader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
-  ColumnReader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
-  ColumnReader<int16_t> routes(fields, "routes");
+  ColumnReader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row");
+  ColumnReader<int32_t> finish(fields, "finish");
   for (int64_t i = 0; i < n; ++i) {
     const GroupId id{group.value()};
-    Group read{id,
-               {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()},
-               PolicyVersion{version.value()},
-               {}};
+    Group read{id, {row.value()}, PolicyVersion{version.value()}, {}};
     if (groups.empty() || groups.back().id != id) groups.push_back(std::move(read));
     Sample& s = groups.back().samples.emplace_back();
     s.id = SampleId{sample.value()};
-    s.ids = response.list();
-    s.logprobs = logprobs.list();
-    s.kept_mass = kept_mass.list();
-    s.versions = versions.list();
-    s.routes = routes.list();
     const int32_t how = finish.value();
     expect(how >= 0 && how <= static_cast<int32_t>(FinishReason::kAborted), "a sample that finished as ", how);
     s.finish = static_cast<FinishReason>(how);
-    s.text = text.text();
   }
+  each_body_column([&](const auto& column) { read_lists(fields, column, groups); });
   if (fields.contains("greedy")) read_greedy(fields, groups);
   if (!fields.contains("score")) return groups;
   ColumnReader<double> score(fields, "score"), part_values(fields, "part_values");

@@ -12,47 +12,12 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/strings.h"
+#include "tandem/data/backend/sample_sql.h"
 #include "tandem/data/backend/statement.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::data {
 namespace {
-
-// Blobs: int32 ids, float32 logprobs, int16 routes, and versions as runs of two int64, a version and how many tokens it sampled; in the
-// byte order of the machine (little-endian wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or
-// text of tokens. An older Tandem has kept a version for each token, and no response_tokens.
-constexpr const char* kSchema = R"(
-CREATE TABLE IF NOT EXISTS samples (
-  step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,
-  prompt_row INTEGER NOT NULL, finish TEXT NOT NULL, score REAL, advantage REAL, group_version INTEGER NOT NULL,
-  trained_version INTEGER NOT NULL, parts TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, data_source TEXT NOT NULL,
-  response TEXT NOT NULL, prompt_ids BLOB NOT NULL, response_ids BLOB NOT NULL, logprobs BLOB NOT NULL, kept_mass BLOB NOT NULL,
-  versions BLOB NOT NULL, routes BLOB NOT NULL, train_logprobs BLOB, prompt_tokens INTEGER, response_tokens INTEGER,
-  oldest_version INTEGER, newest_version INTEGER, PRIMARY KEY (step, group_id, sample_index));
-CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
-CREATE TABLE IF NOT EXISTS greedy (step INTEGER NOT NULL, group_id INTEGER NOT NULL, score REAL, PRIMARY KEY (step, group_id));
-CREATE TABLE IF NOT EXISTS evals (
-  step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL,
-  eval_set TEXT NOT NULL DEFAULT '', question TEXT NOT NULL DEFAULT '');
-CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);
-CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIMARY KEY);)";
-
-constexpr const char* kInsertSample =
-    "INSERT INTO samples (step, group_id, sample_index, sample_id, prompt_row, prompt, prompt_ids, answer, data_source, response, "
-    "response_ids, logprobs, kept_mass, versions, routes, train_logprobs, finish, score, advantage, group_version, trained_version, "
-    "parts, prompt_tokens, response_tokens, oldest_version, newest_version) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
-
-// Of the steps from ?1 to ?2, but for every ?3-th. A prompt without ids marks them.
-constexpr const char* kDropTokens =
-    "UPDATE samples SET response = '', prompt_ids = x'', response_ids = x'', logprobs = x'', kept_mass = x'', versions = x'', "
-    "routes = x'', train_logprobs = NULL WHERE step BETWEEN ?1 AND ?2 AND step % ?3 != 0 AND response_tokens IS NOT NULL "
-    "AND length(prompt_ids) > 0";
-
-constexpr const char* kSelectGroups =
-    "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
-    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes, LATER FROM samples JOIN page ON "
-    "group_id = page.id WHERE step = ?2 ORDER BY page.place, sample_index";
-// Where the tokens are gone, what is told of them; an older file has them all.
-constexpr const char* kTold = "response_tokens, oldest_version, newest_version";
 
 // Of samples and of answers alike; ?1 is the text. Without one all are found, and nobody reads what they say.
 const char* holds_text(const std::string& text) {
@@ -237,12 +202,20 @@ bool has_column(sqlite3* database, const std::string& table, const std::string& 
   return Statement(database, "SELECT 1 FROM pragma_table_info('" + table + "') WHERE name = '" + column + "'").next();
 }
 
+std::string columns_of(sqlite3* database, const std::string& table) {
+  Statement rows(database, "SELECT group_concat(name, ', ') FROM pragma_table_info('" + table + "')");
+  return rows.next() ? rows.text(0) : "";
+}
+
 void add_later_columns(sqlite3* database) {
   const auto add = [&](const std::string& table, const std::string& column, const std::string& type) {
     if (!has_column(database, table, column)) Statement(database, "ALTER TABLE " + table + " ADD COLUMN " + column + type).run();
   };
   for (const char* column : {"eval_set", "question"}) add("evals", column, " TEXT NOT NULL DEFAULT ''");
   for (const char* column : {"prompt_tokens", "response_tokens", "oldest_version", "newest_version"}) add("samples", column, " INTEGER");
+  each_body_column([&](const auto& column) {
+    add("samples", column.stored, join_text(" ", type_of(column), " DEFAULT ", empty_of(column)));
+  });
 }
 
 // A version, and how many tokens in a row are of it.
@@ -261,31 +234,47 @@ std::vector<int64_t> versions_of(std::span<const int64_t> runs) {
   return versions;
 }
 
+// What select_groups reads.
+void bind_body(Statement& insert, const Prompt& prompt, const Sample& sample) {
+  each_body_column([&]<class Column>(const Column& column) {
+    if constexpr (std::is_same_v<typename Column::Owner, Prompt>) insert.bind(prompt.*column.list);
+    else if constexpr (std::is_same_v<typename Column::Value, int64_t>) insert.bind(runs_of(sample.*column.list));  // versions
+    else insert.bind(sample.*column.list);
+  });
+}
+
 std::vector<StepSummary> summaries(Statement& rows) {
   std::vector<StepSummary> out;
   while (rows.next()) out.push_back({StepId{rows.integer(0)}, rows.integer(1), rows.integer(2), rows.real(3), rows.real(4)});
   return out;
 }
 
+// Into the lists of this prompt or sample.
+void read_body(const Statement& row, auto& owner) {
+  int at = kFirstOfBody;
+  each_body_column([&]<class Column>(const Column& column) {
+    const int place = at++;
+    if constexpr (std::is_same_v<typename Column::Owner, std::decay_t<decltype(owner)>>) {
+      if constexpr (Column::kIsText) owner.*column.list = row.text(place);
+      else owner.*column.list = row.numbers<typename Column::Value>(place);
+    }
+  });
+}
+
 Sample read_sample(const Statement& row) {
   Sample sample;
-  sample.id = SampleId{row.integer(8)};
-  sample.text = row.text(9);
-  sample.ids = row.numbers<int32_t>(10);
-  sample.logprobs = row.numbers<float>(11);
-  sample.kept_mass = row.numbers<float>(12);
-  sample.versions = row.numbers<int64_t>(13);
-  if (!row.is_null(20)) sample.versions = versions_of(sample.versions);
-  sample.finish = finish_of(row.text(15));
+  read_body(row, sample);
+  sample.id = SampleId{row.integer(4)};
+  if (!row.is_null(10)) sample.versions = versions_of(sample.versions);
+  sample.finish = finish_of(row.text(6));
   sample.scored = true;
-  sample.score = row.real(16);
-  sample.parts = parts_of(row.text(18));
-  sample.routes = row.numbers<int16_t>(19);
+  sample.score = row.real(7);
+  sample.parts = parts_of(row.text(9));
   return sample;
 }
 
 ToldSample told_of(const Statement& row, const Sample& sample, bool has_tokens) {
-  if (!has_tokens) return {false, row.integer(20), row.integer(21), row.integer(22)};
+  if (!has_tokens) return {false, row.integer(10), row.integer(11), row.integer(12)};
   ToldSample told{true, std::ssize(sample.ids)};
   if (sample.versions.empty()) return told;
   const auto [oldest, newest] = std::ranges::minmax(sample.versions);
@@ -303,7 +292,7 @@ SampleStore::SampleStore(const std::string& path, const KeptTokens& kept)
   char* reason = nullptr;
   const std::string mode = has_log_ ? "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                                     : "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;";
-  if (sqlite3_exec(database_.get(), (mode + kSchema).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
+  if (sqlite3_exec(database_.get(), (mode + schema()).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
     add_later_columns(database_.get());
     sqlite3_busy_timeout(database_.get(), kWriterWait_ms);
     return;
@@ -317,7 +306,7 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
   Transaction transaction(database_.get());
   drop_rows(database_.get(), "samples", "=", batch.step);
   drop_rows(database_.get(), "greedy", "=", batch.step);
-  Statement insert(database_.get(), kInsertSample);
+  Statement insert(database_.get(), insert_sample());
   Statement insert_greedy(database_.get(), "INSERT INTO greedy (step, group_id, score) VALUES (?,?,?)");
   size_t row = 0;
   for (const Group& group : batch.groups) {
@@ -327,23 +316,21 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
       const Sample& sample = group.samples[index];
       TANDEM_CHECK(row < advantages.size(), "one advantage per sample: ", advantages.size(), " given");
       TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
-      insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id));
-      insert.bind(prompt.row).bind(prompt.text).bind(prompt.ids).bind(prompt.answer).bind(prompt.data_source);
-      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(runs_of(sample.versions));
-      insert.bind(sample.routes);
-      if (train_logprobs.empty()) insert.bind_null();
-      else insert.bind(train_logprobs[row]);
+      insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id)).bind(prompt.row);
       insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);
       insert.bind(value(group.version)).bind(value(batch.version)).bind(parts_text(sample));
       insert.bind(std::ssize(prompt.ids)).bind(std::ssize(sample.ids));
       if (sample.versions.empty()) insert.bind_null().bind_null();
       else insert.bind(std::ranges::min(sample.versions)).bind(std::ranges::max(sample.versions));
+      if (train_logprobs.empty()) insert.bind_null();
+      else insert.bind(train_logprobs[row]);
+      bind_body(insert, prompt, sample);
       insert.run();
     }
   }
   TANDEM_CHECK(row == advantages.size(), row, " samples but ", advantages.size(), " advantages");
   const int64_t last = kept_.last_steps > 0 ? value(batch.step) - kept_.last_steps : 0;
-  if (last > 0) Statement(database_.get(), kDropTokens).bind(std::min(thinned_to_ + 1, last)).bind(last).bind(kept_.every_steps).run();
+  if (last > 0) Statement(database_.get(), drop_tokens()).bind(std::min(thinned_to_ + 1, last)).bind(last).bind(kept_.every_steps).run();
   transaction.commit();
   thinned_to_ = std::max(last, int64_t{0});
 }
@@ -393,7 +380,8 @@ void SampleStore::adopt(const std::string& path) {
     Transaction transaction(database);
     for (const std::string table : {"samples", "greedy", "evals", "dropped"}) {
       Statement(database, "DELETE FROM main." + table + " WHERE step IN (SELECT step FROM other." + table + ")").run();
-      Statement(database, "INSERT OR REPLACE INTO main." + table + " SELECT * FROM other." + table).run();
+      const std::string columns = columns_of(database, table);  // their order differs between versions
+      Statement(database, "INSERT OR REPLACE INTO main." + table + " (" + columns + ") SELECT " + columns + " FROM other." + table).run();
     }
     transaction.commit();
   } catch (const PeerError&) {
@@ -478,6 +466,9 @@ SampleReader::SampleReader(const std::string& path) : path_(path) {
   set_column_ = has_column(database_.get(), "evals", "eval_set") ? "eval_set" : "''";
   question_column_ = has_column(database_.get(), "evals", "question") ? "question" : "''";
   tells_tokens_ = has_column(database_.get(), "samples", "response_tokens");
+  body_columns_ = of_body([&](const auto& column) {
+    return join_text(", ", has_column(database_.get(), "samples", column.stored) ? column.stored : empty_of(column));
+  });
 }
 
 std::vector<StepSummary> SampleReader::steps() const {
@@ -489,7 +480,7 @@ std::vector<StepSummary> SampleReader::steps() const {
 std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t first, int64_t count) const {
   Statement row(database_.get(),
                 "WITH page AS (" + found_groups(query, tells_tokens_) + " ORDER BY place LIMIT ?3 OFFSET ?4) " +
-                    replaced(kSelectGroups, "LATER", tells_tokens_ ? kTold : "NULL, NULL, NULL"));
+                    select_groups(tells_tokens_ ? kTold : "NULL, NULL, NULL", body_columns_));
   row.bind(std::string_view(query.text)).bind(value(query.step)).bind(count).bind(first);
   std::vector<StoredGroup> out;
   while (row.next()) {
@@ -497,14 +488,15 @@ std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t f
     if (out.empty() || out.back().group.id != id) {
       StoredGroup& stored = out.emplace_back();
       stored.group.id = id;
-      stored.group.prompt = {row.integer(1), row.text(2), row.numbers<int32_t>(3), row.text(4), row.text(5)};
-      stored.group.version = PolicyVersion{row.integer(6)};
-      stored.trained_version = PolicyVersion{row.integer(7)};
+      stored.group.prompt.row = row.integer(1);
+      read_body(row, stored.group.prompt);
+      stored.group.version = PolicyVersion{row.integer(2)};
+      stored.trained_version = PolicyVersion{row.integer(3)};
     }
     const Sample& sample = out.back().group.samples.emplace_back(read_sample(row));
     out.back().told.push_back(told_of(row, sample, !out.back().group.prompt.ids.empty()));
-    out.back().train_logprobs.push_back(row.numbers<float>(14));
-    out.back().advantages.push_back(row.real(17));
+    out.back().train_logprobs.push_back(row.numbers<float>(5));
+    out.back().advantages.push_back(row.real(8));
   }
   read_greedy(database_.get(), query.step, out);
   return out;

@@ -175,6 +175,7 @@ class SampleReader {
   std::string path_;
   Database database_;
   bool tells_tokens_ = true;  // older files have no columns for it
+  std::string body_columns_;  // in SQL, those of data/schema.h
   std::string set_column_, question_column_;  // in SQL; '' for the rows of a Tandem that did not keep them
 };
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tandem/device/graph.h"
 #include "tandem/device/memory.h"
@@ -39,6 +41,8 @@ struct Backend {
   /// other. Null where that is all the same.
   bool (*pin)(void* memory, size_t bytes) = nullptr;
   void (*unpin)(void* memory) = nullptr;
+  /// Whether auto means it; null where it always does.
+  bool (*is_taken_by_auto)() = nullptr;
 };
 
 namespace cpu {
@@ -50,16 +54,17 @@ const Backend& backend();
 namespace npu {
 const Backend& backend();
 }
-namespace fake {
-const Backend& backend();
-}
+
+/// One more kind, of libtorch's private type, as of tests; process.h:device_names has its name then. Before any device is named, at most
+/// once in a process.
+void add_backend(const Backend& (*backend)());
 
 /// Of devices of that type.
 const Backend& backend_of(at::DeviceType type);
 inline const Backend& backend_of(at::Device device) { return backend_of(device.type()); }
 
-/// `name` is cpu, cuda, npu or fake, or auto: a device if there is one, else the processor. Each rank of a machine has a device of its own.
-/// Errors: UserError naming the option, if there are not as many.
+/// `name` is cpu, cuda, npu or what was added, or auto: a device if there is one, else the processor. Each rank of a machine has a
+/// device of its own. Errors: UserError naming the option, if there are not as many.
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine = 0, int ranks_on_machine = 1);
 
 /// The identity of the only device that this process sees of the kind that device_named would take; "" where it sees none, or several.

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem::device {
 
@@ -24,6 +25,12 @@ class ThreadLimit {
  private:
   int outer_ = 0, outer_blas_ = 0;
 };
+
+/// What kinds of devices are called in options, auto first. A program that adds a kind (device.h:add_backend) adds its name.
+inline std::vector<std::string>& device_names() {
+  static std::vector<std::string> names = {"auto", "cpu", "cuda", "npu"};
+  return names;
+}
 
 /// Cores this process may use.
 int num_cores();

@@ -11,6 +11,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/model/model_on_rank.h"
+#include "tandem/model/family/tiny_config.h"
 #include "tandem/rollout/decode_graph.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/train/trainer.h"
@@ -18,44 +19,12 @@
 namespace tandem::doctor {
 namespace {
 
-model::ModelConfig dense(const std::string& family) {
-  model::ModelConfig c;
-  c.family = family;
-  c.vocab_size = 97;
-  c.hidden_size = 64;
-  c.intermediate_size = 80;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 16;
-  c.max_positions = 128;
-  c.tied_embeddings = family == "qwen2";
-  c.qkv_bias = family == "qwen2";
-  c.head_norm = family == "qwen3" || family == "qwen3_moe";
-  return c;
-}
-
-model::ModelConfig sparse(const std::string& family) {
-  model::ModelConfig c = dense(family);
-  c.moe.num_experts = 6;
-  c.moe.experts_per_token = 2;
-  c.moe.intermediate_size = 32;
-  c.moe.normalize = true;
-  if (family != "deepseek_v3") return c;
-  c.moe.num_shared_experts = 1;
-  c.moe.num_groups = 3;
-  c.moe.top_groups = 2;
-  c.moe.sigmoid = c.moe.correction_bias = true;
-  c.moe.scaling = 1.5;
-  c.moe.first_sparse_layer = 1;
-  c.mla = {24, 32, 16, 8, 12, true};
-  c.head_dim = 8;
-  c.num_kv_heads = c.num_heads;
-  return c;
-}
-
+// Their vocabulary is no multiple of any tile.
 std::vector<model::ModelConfig> fixtures() {
-  return {dense("llama"), dense("qwen2"), dense("qwen3"), sparse("qwen3_moe"), sparse("deepseek_v3")};
+  std::vector<model::ModelConfig> all = {model::config_of("llama", 2, 2), model::config_of("qwen2", 2, 2), model::config_of("qwen3", 2, 2),
+                                         model::experts_config("qwen3_moe", 2), model::experts_config("deepseek_v3", 2)};
+  for (model::ModelConfig& c : all) c.vocab_size = 97, c.tied_embeddings = c.family == "qwen2", c.eos_ids.clear();
+  return all;
 }
 
 // Prompts and answers of odd lengths; the first two share their prompt.

@@ -48,7 +48,7 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   if (!c.reward.model.empty()) refuse("has no formula for a reward model");
   if (c.has_workers()) refuse("has no formula for workers");
   if (c.run.kernels == "aten") refuse("has no formula for run.kernels aten");
-  if (const std::string kind = kind_of_device(c); kind == "fake" || kind == "npu") refuse("has no formula for run.device " + kind);
+  if (const std::string kind = kind_of_device(c); kind != "cpu" && kind != "cuda") refuse("has no formula for run.device " + kind);
 }
 
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }

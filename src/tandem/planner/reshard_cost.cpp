@@ -7,6 +7,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 
 namespace tandem::planner {

@@ -9,6 +9,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 #include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 
 namespace tandem::policy {

@@ -172,4 +172,14 @@ void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {
   for (const auto& [name, value] : comm::largest_of_all(world, mine)) recorder.set(name, value);
 }
 
+generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer) {
+  const rollout::Sampling& sampling = config.rollout.sampling;
+  return {.sampling = sampling,
+          .group_size = config.schedule.queue.group_size,
+          .seed = static_cast<uint64_t>(config.run.seed),
+          .record_routes = config.schedule.routing_replay,
+          .with_greedy = config.algo.compares_with_greedy(),
+          .ends = generate::ResponseEnds(config.rollout.stop, sampling, model, &tokenizer)};
+}
+
 }  // namespace tandem::policy

@@ -7,6 +7,7 @@
 #include "tandem/comm/group.h"
 #include "tandem/config/config.h"
 #include "tandem/device/arena.h"
+#include "tandem/generate/setup.h"
 #include "tandem/model/kernel/kernels.h"
 #include "tandem/model/products.h"
 #include "tandem/monitor/recorder.h"
@@ -72,5 +73,8 @@ class MemoryMetrics {
   Memory& memory_;
   bool told_of_budget_ = false;  // that passes took more than memory.device_mib
 };
+
+/// What the recipe says of generation for training. The tokenizer must outlive it.
+generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer);
 
 }  // namespace tandem::policy

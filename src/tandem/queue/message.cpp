@@ -106,10 +106,9 @@ T unpacked(std::span<const std::byte> bytes, int64_t magic) {
 }  // namespace
 
 int64_t num_bytes(const data::Group& group) {
-  const auto bytes = [](const auto& list) { return static_cast<int64_t>(list.size() * sizeof(list[0])); };
   int64_t all = 0;
   for (const data::Sample& s : group.samples)
-    all += bytes(s.ids) + bytes(s.logprobs) + bytes(s.kept_mass) + bytes(s.versions) + bytes(s.routes) + bytes(s.text);
+    data::each_list(s, [&](const auto&, const auto& list) { all += static_cast<int64_t>(list.size() * sizeof(list[0])); });
   return all;
 }
 

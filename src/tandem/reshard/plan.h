@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From one layout of weights to another: which rank sends what to whom, in buckets of bounded size. A pure function of a table, so it
-// can be printed, costed and tested without a device; all ranks compute the same plan. docs/design/reshard.md has the rules.
+// From one layout of weights to another: which rank sends what to whom, in buckets of bounded size. A value, so it can be printed, costed
+// and tested without a device. plan_make.h makes it; docs/design/reshard.md has the rules.
 
 #include <cstdint>
 #include <vector>
@@ -21,6 +21,9 @@ enum class Mode {
 
 /// "direct", "multicast" or "gather_first".
 const char* name_of(Mode mode);
+
+/// At the end of a message.
+constexpr int64_t kChecksum_bytes = 8;
 
 /// What the time of a plan is modelled by.
 struct Links {
@@ -86,12 +89,6 @@ struct Plan {
     return fragments[static_cast<size_t>(kind_of[static_cast<size_t>(t.tensor)])][static_cast<size_t>(t.fragment)];
   }
 };
-
-/// A rank takes what it holds from itself. Every other element comes to it once, from a holder of its node if there is one. Ranks that
-/// hold the same share the sending. Errors: InternalError if nobody holds a wanted box.
-Plan make_plan(const Table& table, const PlanOptions& options, Mode mode);
-/// The mode whose busiest rank is done first, as modelled.
-Plan make_plan(const Table& table, const PlanOptions& options);
 
 /// What one rank does of a plan.
 struct RankPlan {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "tandem/reshard/plan_bucket.h"
 #include "tandem/reshard/tuning.h"
 
 namespace tandem::reshard {

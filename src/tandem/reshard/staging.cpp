@@ -8,7 +8,6 @@
 
 #include "tandem/base/check.h"
 #include "tandem/checkpoint/checksum.h"
-#include "tandem/reshard/plan_bucket.h"
 
 namespace tandem::reshard {
 namespace {

@@ -68,10 +68,10 @@ SequenceId Engine::submit(Request request) {
   if (request.begun && !request.begun->ids.empty()) active.sample = std::move(*request.begun);
   request.begun.reset();
   active.sample.id = request.sample;
-  if (request.make_stop_matcher) active.stop = request.make_stop_matcher();
+  if (request.make_listener) active.listener = request.make_listener();
   const std::vector<int32_t>& response = active.sample.ids;
   for (const int32_t token : response)
-    if (active.stop) (void)active.stop->stops_after(token);
+    if (active.listener) (void)active.listener(token);
   std::vector<int32_t> prompt = std::exchange(request.prompt, {});
   scheduler_.submit(id, std::move(prompt), request.record_routes, response);
   active.request = std::move(request);
@@ -90,7 +90,7 @@ void Engine::restart(const std::vector<SequenceId>& sequences) {
     num_drawn_ -= std::ssize(active.sample.ids);
     active.sample = {};
     active.sample.id = active.request.sample;
-    if (active.request.make_stop_matcher) active.stop = active.request.make_stop_matcher();
+    if (active.request.make_listener) active.listener = active.request.make_listener();
   }
 }
 
@@ -187,8 +187,8 @@ std::optional<data::FinishReason> Engine::append(Active& active, const Drawn& dr
   if (request.sampling.filters()) sample.kept_mass.push_back(drawn.kept_mass);
   sample.versions.push_back(value(version_));
   const bool listed = std::ranges::find(request.stop_ids, drawn.token) != request.stop_ids.end();
-  const bool stop_text = active.stop && active.stop->stops_after(drawn.token);
-  if (stop_text || (listed && !request.sampling.ignore_eos)) return data::FinishReason::kStop;
+  const bool is_ended = active.listener && !active.listener(drawn.token);
+  if (is_ended || (listed && !request.sampling.ignore_eos)) return data::FinishReason::kStop;
   if (std::ssize(sample.ids) >= request.sampling.max_new_tokens) return data::FinishReason::kLength;
   return std::nullopt;
 }

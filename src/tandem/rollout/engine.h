@@ -98,7 +98,7 @@ class Engine {
   struct Active {
     Request request;
     data::Sample sample;
-    std::unique_ptr<StopMatcher> stop;
+    TokenListener listener;  // may be empty
   };
 
   void restart(const std::vector<SequenceId>& sequences);

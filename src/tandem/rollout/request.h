@@ -3,7 +3,6 @@
 // What the engine is asked for, one sequence at a time, and what it gives.
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,14 +12,11 @@
 
 namespace tandem::rollout {
 
-/// Watches the text of one response for stop strings; made per sample by whoever knows the tokenizer.
-class StopMatcher {
- public:
-  virtual ~StopMatcher() = default;
-  /// True once a stop text has occurred in the response so far.
-  virtual bool stops_after(int32_t token) = 0;
-};
-using StopMatcherFactory = std::function<std::unique_ptr<StopMatcher>()>;
+/// Hears each token of one response as it is drawn. False ends the response with this token: a stop text has occurred, or whoever listens
+/// has heard enough.
+using TokenListener = std::function<bool(int32_t token)>;
+/// Makes one for each response.
+using MakeTokenListener = std::function<TokenListener()>;
 
 /// One prompt to be answered once. A further turn is a request whose prompt begins with an earlier one and its answer.
 struct Request {
@@ -30,7 +26,7 @@ struct Request {
   Sampling sampling;
   uint64_t seed = 0;
   std::vector<int32_t> stop_ids;   ///< tokens that end a response; they belong to it
-  StopMatcherFactory make_stop_matcher;  ///< may be empty; called again if the sequence starts over
+  MakeTokenListener make_listener;  ///< may be empty; called again if the sequence starts over
   bool record_routes = false;            ///< fill data::Sample::routes
   std::optional<data::Sample> begun = {};  ///< what another engine has drawn of the answer; it goes on behind that
 };

@@ -123,8 +123,8 @@ double waited_s_so_far(SampleSource& source, const policy::Ranks& ranks, planner
 EarlyStages early_stages(const policy::RunParts& parts, const planner::Schedule& schedule, const policy::Residency& residency) {
   const config::RunConfig& config = parts.config;
   EarlyStages early{.budget_tokens = std::numeric_limits<int64_t>::max()};
-  const bool waits = (config.has_workers() && config.workers.dynamic_read) ||
-                     (config.is_free() && parts.ranks.placement.kind == planner::PlacementKind::kSplit);
+  const bool waits =
+      config.has_workers() || (config.is_free() && parts.ranks.placement.kind == planner::PlacementKind::kSplit);
   if (!waits) return early;
   for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config.train.reference_micro_batch_tokens),
                                      std::pair(planner::StageKind::kOldLogprob, config.train.logprob_micro_batch_tokens),

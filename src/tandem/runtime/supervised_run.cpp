@@ -7,9 +7,9 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/generate/response_text.h"
 #include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/stage/step_record.h"
-#include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
 
@@ -50,7 +50,7 @@ void SupervisedRun::step() {
   show(step + 1, "");
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
-  const std::vector<int32_t> ends = serve::stop_ids(actor_.config().eos_ids, &tokenizer_);
+  const std::vector<int32_t> ends = generate::stop_ids(actor_.config().eos_ids, &tokenizer_);
   fail_alike(parts_.ranks.world, [&] {
     for (int64_t i = parts_.ranks.train_dp_rank(); i < o.batch_size; i += parts_.ranks.train_layout.dp) {
       const int64_t position = step * o.batch_size + i;

@@ -7,8 +7,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/rollout/group/group_assembly.h"
-#include "tandem/serve/response_text.h"
+#include "tandem/generate/generator.h"
 
 namespace tandem::serve {
 
@@ -20,33 +19,19 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   std::unique_ptr<rollout::Engine> own;
   if (!r.idle_engine) {
     own = std::make_unique<rollout::Engine>(r.engine, rollout::EngineSetup{r.decoder, r.arena, num_tokens,
-                                                                           std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
+                                                                           std::min(config.max_positions, longest + r.setup.sampling.max_new_tokens)});
     own->switch_weights(r.parameters, data::PolicyVersion{0});
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
-  rollout::GroupAssembly groups(engine);
-  const std::vector<std::string> stop = stop_texts(r.stop, r.sampling, config, r.tokenizer);
-  const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, stop);
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    rollout::GroupRequest request;
-    request.group.id = data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride};
-    request.group.prompt = std::move(prompts[i]);
-    request.num_samples = r.n;
-    request.first_sample = value(data::sample_id(request.group.id, r.n, 0));
-    request.sampling = r.sampling;
-    request.seed = r.seed;
-    request.stop_ids = stop_ids(config.eos_ids, r.tokenizer);
-    request.make_stop_matcher = stops;
-    groups.admit(std::move(request));
-  }
+  generate::Generator generator(r.setup, engine);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    generator.admit(data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride}, std::move(prompts[i]));
   int64_t tokens = 0, next = r.first_group;
   std::map<int64_t, data::Group> done;
-  while (engine.must_step()) {
+  while (generator.step()) {
     if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
-    engine.step();
-    for (data::Group& group : groups.finished()) {
+    for (data::Group& group : generator.take_ended()) {
       for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
-      if (r.tokenizer) fill_text(group, *r.tokenizer, stop);
       done.emplace(value(group.id), std::move(group));
     }
     for (auto it = done.find(next); it != done.end(); it = done.find(next += r.group_stride)) {

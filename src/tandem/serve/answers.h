@@ -10,6 +10,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/data/sample_store.h"
+#include "tandem/generate/setup.h"
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/serve/prompt_stream.h"
@@ -38,12 +39,9 @@ struct AnswerRequest {
   const model::Decoder& decoder;
   const model::ModelParameters& parameters;
   device::Arena& arena;
-  const text::Tokenizer* tokenizer;     ///< null: ids only, no text
+  const text::Tokenizer* tokenizer;     ///< null: ids only
   rollout::Options engine;
-  rollout::Sampling sampling;
-  std::vector<std::string> stop;
-  int64_t n = 1;
-  uint64_t seed = 0;
+  generate::GenerateSetup setup;
   int64_t first_group = 0, group_stride = 1;   ///< group i of this call is number first_group + i * group_stride
   StopRequested stop_requested;
   rollout::Engine* idle_engine = nullptr;      ///< with these weights already; null: an engine of its own

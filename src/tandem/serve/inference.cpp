@@ -10,7 +10,6 @@
 #include "tandem/serve/reward_model.h"
 #include "tandem/serve/answers.h"
 #include "tandem/serve/generation_defaults.h"
-#include "tandem/serve/response_text.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::serve {
@@ -53,19 +52,6 @@ struct Inference::State {
   }
 };
 
-namespace {
-
-class Listener final : public rollout::StopMatcher {
- public:
-  explicit Listener(const std::function<bool(int32_t)>& goes_on) : goes_on_(goes_on) {}
-  bool stops_after(int32_t token) override { return !goes_on_(token); }
-
- private:
-  const std::function<bool(int32_t)>& goes_on_;
-};
-
-}  // namespace
-
 Inference::Inference(const InferenceOptions& options) {
   const at::Device device = device::device_named(options.device, "--device");
   device::set_compute_threads(static_cast<int>(options.threads > 0 ? options.threads : device::num_cores()));
@@ -86,8 +72,11 @@ Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOption
                          const std::function<void(const data::Group&)>& graded) {
   if (prompts.empty()) return {};
   say_not_followed(state_->options.model, options.sampling);
-  const AnswerRequest request{state_->model().decoder(), state_->model().parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
-                              options.stop, options.n, static_cast<uint64_t>(state_->options.seed), 0, 1, {}};
+  const AnswerRequest request{state_->model().decoder(), state_->model().parameters(), state_->arena, tokenizer(), state_->options.engine,
+                              {.sampling = options.sampling,
+                               .group_size = options.n,
+                               .seed = static_cast<uint64_t>(state_->options.seed),
+                               .ends = {options.stop, options.sampling, state_->config, tokenizer()}}};
   return answer_and_grade(request, std::move(prompts), grading, graded);
 }
 
@@ -100,8 +89,8 @@ data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOp
   request.sample = data::SampleId{state_->num_answers++};
   request.sampling = options.sampling;
   request.seed = static_cast<uint64_t>(state_->options.seed);
-  request.stop_ids = stop_ids(state_->config.eos_ids, tokenizer());
-  request.make_stop_matcher = [&goes_on] { return std::make_unique<Listener>(goes_on); };
+  request.stop_ids = generate::stop_ids(state_->config.eos_ids, tokenizer());
+  request.make_listener = [&goes_on] { return goes_on; };
   engine.submit(std::move(request));
   while (engine.running()) engine.step();
   return engine.completed().at(0).sample;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tandem/base/check.h"
-#include "tandem/serve/response_text.h"
+#include "tandem/generate/response_text.h"
 #include "tandem/text/stream.h"
 #include "tandem/text/turns.h"
 
@@ -60,7 +60,7 @@ Talk::Talk(const TalkOptions& options)
     : options_(options), model_(options.inference), template_(text::ChatTemplate::load(options.inference.model, options.chat_template)) {
   if (!model_.tokenizer()) throw UserError(options.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
   GenerateOptions& how = options_.generate;
-  how.stop = stop_texts(std::move(how.stop), how.sampling, model::read_config(options.inference.model), model_.tokenizer());
+  how.stop = generate::stop_texts(std::move(how.stop), how.sampling, model::read_config(options.inference.model), model_.tokenizer());
   model_.load();  // now, and not behind the first question
   if (options.system.empty()) return;
   messages_.push_back({{"role", "system"}, {"content", options.system}});

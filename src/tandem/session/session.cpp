@@ -252,8 +252,12 @@ std::vector<data::Group> Session::sample(std::vector<data::Prompt> prompts, cons
     std::vector<data::Prompt> my_prompts;
     for (size_t i = static_cast<size_t>(mine); i < prompts.size(); i += static_cast<size_t>(dp)) my_prompts.push_back(prompts[i]);
     const serve::AnswerRequest request{me.actor.rollout_decoder(), me.actor.rollout_parameters(), me.rank.memory.device,
-                                       tokenizer(), s.config.rollout.engine, how.sampling, how.stop, how.n,
-                                       static_cast<uint64_t>(s.config.run.seed), first_group + mine, dp,
+                                       tokenizer(), s.config.rollout.engine,
+                                       {.sampling = how.sampling,
+                                        .group_size = how.n,
+                                        .seed = static_cast<uint64_t>(s.config.run.seed),
+                                        .ends = {how.stop, how.sampling, me.actor.rollout_decoder().config(), tokenizer()}},
+                                       first_group + mine, dp,
                                        ranks.stop_between_tokens([&] { return s.crew->stop_requested(); }), engine};
     serve::answer_prompts(request, std::move(my_prompts), [&](data::Group&& group) {
       const auto at = static_cast<size_t>(group.prompt.row);

@@ -128,35 +128,6 @@ void Tokenizer::encode_pieces(std::string_view text, bool first, std::vector<int
   pre_tokenizer_.split(text, first, [&](std::string_view piece) { bpe_.encode(piece, out); });
 }
 
-void Tokenizer::require_byte_level() const {
-  if (!spec_.decoder.byte_level)
-    throw UserError(where_, "cannot express any bytes: it is a vocabulary of characters", "expected a byte-level tokenizer");
-}
-
-std::vector<int32_t> Tokenizer::encode_bytes(std::string_view bytes) const {
-  require_byte_level();
-  std::vector<int32_t> ids;
-  size_t begin = 0;  // of a stretch of whole characters
-  for (size_t at = 0; at < bytes.size();) {
-    const Utf8Step step = utf8_step(bytes.substr(at, 4));
-    if (!step.valid) {
-      encode_pieces(bytes.substr(begin, at - begin), begin == 0, ids);
-      bpe_.encode(bytes.substr(at, step.length), ids);
-      begin = at + step.length;
-    }
-    at += step.length;
-  }
-  encode_pieces(bytes.substr(begin), begin == 0, ids);
-  return ids;
-}
-
-std::string Tokenizer::decode_bytes(std::span<const int32_t> ids) const {
-  require_byte_level();
-  std::string bytes;
-  for (int32_t id : ids) bytes += token_bytes(id);
-  return bytes;
-}
-
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   TextJoiner joiner(spec_.decoder);
   std::string out, run;

@@ -54,11 +54,6 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, Special special = Special::kRecognise) const;
   /// A text that stands behind others: nothing is put around it.
   std::vector<int32_t> encode_part(std::string_view text) const;
-  /// Bytes of any kind, as they are: no added tokens, no normaliser, nothing repaired or put around them.
-  /// Errors: UserError unless the tokenizer is byte-level.
-  std::vector<int32_t> encode_bytes(std::string_view bytes) const;
-  /// What ids of encode_bytes stand for. Errors: as there, and for an id that is none.
-  std::string decode_bytes(std::span<const int32_t> ids) const;
   /// Ill-formed bytes become U+FFFD, one per maximal ill-formed part. Where bytes are the exception (`<0x41>`), a run of them that is
   /// ill-formed anywhere becomes one per byte.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
@@ -82,7 +77,6 @@ class Tokenizer {
   void encode_text(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const;
   void encode_stretch(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const;
   void encode_pieces(std::string_view text, bool first, std::vector<int32_t>& out) const;
-  void require_byte_level() const;
   void fill_bytes();
   void set_token(int32_t id, const std::string& name, uint8_t kind);
 

@@ -385,8 +385,7 @@ queue::answer::Taken Door::places_of(std::span<const data::GroupId> groups) cons
 queue::answer::Taken Door::ahead() {
   std::lock_guard lock(mutex_);
   std::vector<data::GroupId> groups;
-  const queue::SampleQueue& queue = controller_.queue();
-  for (const data::GroupId group : config_.workers.split ? queue.next_in_line() : queue.finished())
+  for (const data::GroupId group : controller_.queue().next_in_line())
     if (told_.insert(group).second) groups.push_back(group);
   return places_of(groups);
 }

@@ -69,8 +69,7 @@ class Door {
 
   /// Heads, and where their bodies are, "" where own_store() has them: of the batch of `step`, none if it is not ready.
   queue::answer::Taken take(data::StepId step);
-  /// The same of groups that the next batch would have as things stand, or of all that are finished where workers.split is off, each once:
-  /// bare heads (data/columns.h).
+  /// The same of groups that the next batch would have as things stand, each once: bare heads (data/columns.h).
   queue::answer::Taken ahead();
   /// At which this process finds bodies of a checkpoint.
   const std::string& own_store() const { return own_server_.place(); }

@@ -13,7 +13,7 @@
 #include "tandem/comm/scalar.h"
 #include "tandem/config/layouts.h"
 #include "tandem/device/process.h"
-#include "tandem/serve/response_text.h"
+#include "tandem/policy/compute.h"
 
 namespace tandem::worker {
 namespace {
@@ -38,15 +38,6 @@ config::RunConfig recipe_of(const Welcome& welcome, const GeneratorOptions& opti
   config.schedule.queue.staleness = 0;
   config.reward.notices = std::make_shared<monitor::Notices>();
   return config;
-}
-
-// Ranks that draw the same tokens.
-rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
-  rollout::StreamPeers peers{.alike = {}, .deadline_s = deadline_s};
-  const model::RankPlace place = ranks.rollout_place();
-  for (comm::Group* group : {place.tp, place.pp})
-    if (group) peers.alike.push_back(group);
-  return peers;
 }
 
 // Of groups that run there may be as many again that wait: so a round trip to the queue is beside generation. Without staleness the batch
@@ -89,10 +80,9 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
   engine_.emplace(config_.rollout.engine,
                   rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
                                        [this](int64_t tokens, double) { keep_pace(tokens); }, /*logs_graphs=*/true});
-  stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
-  stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
-  stop_ = serve::stop_texts(config_.rollout.stop, config_.rollout.sampling, model_config_, &tokenizer_);
-  stop_matchers_ = serve::stop_matchers(&tokenizer_, stop_);
+  generator_.emplace(policy::generate_setup(config_, model_config_, tokenizer_), *engine_,
+                     generate::OwnThread{generate::peers_of(rank_.ranks.rollout_place(), options.deadline_s)});
+  stream_ = generator_->stream();
   if (world.rank() > 0) return;
   const std::map<std::string, std::string> files = reward_files(config_.reward);
   for (const auto& [file, digest] : welcome.reward_files)
@@ -173,20 +163,8 @@ int64_t Generator::room() const {
 }
 
 void Generator::admit(queue::Task task) {
-  rollout::GroupRequest request;
-  request.group.id = task.lease.group;
-  request.group.prompt = std::move(task.prompt);
-  request.group.samples = std::move(task.begun);
-  request.num_samples = group_size();
-  request.first_sample = value(data::sample_id(task.lease.group, group_size(), 0));
-  request.sampling = config_.rollout.sampling;
-  request.seed = static_cast<uint64_t>(config_.run.seed);
-  request.stop_ids = stop_ids_;
-  request.make_stop_matcher = stop_matchers_;
-  request.record_routes = config_.schedule.routing_replay;
-  request.with_greedy = config_.algo.compares_with_greedy();
   groups_.insert(task.lease.group);
-  stream_->admit(std::move(request));
+  generator_->admit(task.lease.group, std::move(task.prompt), std::move(task.begun));
 }
 
 void Generator::cancel(const std::vector<data::GroupId>& groups) {
@@ -207,13 +185,12 @@ std::vector<data::Group> Generator::finished() {
   const Deadline moment = Deadline::after_s(kMomentS);
   if (!stream_->wait_finished(moment) && !(scorer_ && scorer_->num_pending() > 0)) std::this_thread::sleep_until(moment.time());
   const int64_t ended_on_all = comm::min_over(world_, stream_->state().num_ended);
-  for (data::Group& group : stream_->take_finished(ended_on_all)) {
+  for (data::Group& group : generator_->take_ended(ended_on_all)) {
     if (!groups_.contains(group.id)) continue;
     if (!scorer_) {
       groups_.erase(group.id);
       continue;
     }
-    serve::fill_text(group, tokenizer_, stop_);
     scorer_->submit(std::move(group));
   }
   std::vector<data::Group> scored;

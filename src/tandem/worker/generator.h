@@ -15,10 +15,10 @@
 
 #include "tandem/comm/launch.h"
 #include "tandem/config/config.h"
+#include "tandem/generate/generator.h"
 #include "tandem/policy/rank.h"
 #include "tandem/queue/client.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/rollout/group/stream.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/text/tokenizer.h"
 #include "tandem/worker/weights.h"
@@ -93,13 +93,11 @@ class Generator {
   policy::Rank rank_;
   std::optional<Weights> weights_;
   std::optional<rollout::Engine> engine_;
-  std::optional<rollout::Stream> stream_;
+  std::optional<generate::Generator> generator_;
+  rollout::Stream* stream_ = nullptr;  // of the generator
   serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> rule_;
   std::optional<reward::Scorer> scorer_;
-  std::vector<int32_t> stop_ids_;
-  std::vector<std::string> stop_;  // texts that end a response
-  rollout::StopMatcherFactory stop_matchers_;
   bool has_reward_failed_ = false;
   std::set<data::GroupId> groups_;  // under way, those with the graders among them
   std::optional<data::PolicyVersion> told_version_;

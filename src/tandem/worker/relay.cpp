@@ -15,7 +15,7 @@
 #include "tandem/device/process.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 #include "tandem/queue/body/store.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/worker/door.h"
@@ -370,7 +370,7 @@ class RelayProcess {
   const comm::ServerKeys keys_;
   queue::Store store_;
   queue::wire::Transport transport_;
-  queue::DeskClient client_;
+  queue::Client client_;
   std::optional<queue::wire::StoreReader> reader_;
   Relay relay_;
   std::optional<queue::wire::Server> server_;  // last: its thread uses the relay's desk

@@ -13,7 +13,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/device/device.h"
 #include "tandem/queue/backend/wire/transport.h"
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 #include "tandem/queue/body/store.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/worker/orders.h"
@@ -251,7 +251,7 @@ class Worker {
   Replica& replica_;
   queue::Store store_;
   queue::wire::Transport transport_;
-  queue::DeskClient client_;
+  queue::Client client_;
   std::map<data::GroupId, queue::LeaseNumber> leases_;  // of groups that are not finished
   std::set<data::GroupId> finished_;                    // whose bodies are here
   std::vector<queue::Task> tasks_;                      // to be admitted in the next turn

@@ -34,7 +34,7 @@ std::string endpoint_of(const std::string& address);
 /// At which the run reaches a process of this machine that joins it at `address`: `asked`, if something is. Errors: UserError as
 /// comm::local_host_towards.
 std::string host_for(const std::string& address, const std::string& asked);
-/// For DeskClientOptions::waits: tells the log that the run at `address` is waited for, for so long at most.
+/// For ClientOptions::waits: tells the log that the run at `address` is waited for, for so long at most.
 std::function<void(double)> says_that_it_waits(const std::string& address, double patience_s);
 
 /// Generates until the run is over, or it is asked to stop: then it reports what it has, and leaves. Where the run goes on from a

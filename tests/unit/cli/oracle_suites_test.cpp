@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "tandem/base/error.h"
+#include "tests/temporary_folder.h"
 
 namespace tandem::cli {
 namespace {
@@ -65,7 +66,8 @@ TEST(Oracle, AnUnknownSuiteNamesTheNearest) {
 }
 
 TEST(Oracle, AFileOfAnotherFormIsNamedWithTheKeyItLacks) {
-  const std::string file = (std::filesystem::temp_directory_path() / "tandem_kl.json").string();
+  const test::TemporaryFolder folder("oracle_suites");
+  const std::string file = folder / "tandem_kl.json";
   const std::pair<const char*, const char*> suites[] = {{"losses", "cases"},  {"staleness", "cases"}, {"safetensors", "cases"},
                                                         {"balance", "cases"}, {"flops", "cases"},     {"tokenizer", "merges"}};
   for (const auto& [suite, key] : suites) {

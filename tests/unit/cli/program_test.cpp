@@ -338,7 +338,7 @@ TEST_F(Program, OfTwoEqualFlagsTheLastCounts) {
 TEST_F(Program, HelpShowsTheWordsThatAnOptionTakes) {
   EXPECT_NE(run("generate --help").out.find("--dtype float32|bfloat16"), std::string::npos);
   EXPECT_NE(run("bench generate --help").out.find("--mode fixed|ragged"), std::string::npos);
-  EXPECT_NE(run("sft --help").out.find("--device auto|cpu|cuda|npu|fake"), std::string::npos);
+  EXPECT_NE(run("sft --help").out.find("--device auto|cpu|cuda|npu"), std::string::npos);
   refuses("generate --model m --dtype int8", {"--dtype", "int8", "float32 bfloat16"});
   for (const char* help : {"grade --help", "eval --help"}) EXPECT_NE(run(help).out.find("think_format"), std::string::npos) << help;
   refuses("grade --rule numbr", {"numbr", "number", "one of", "exact", "math", "code", "model"});

@@ -58,7 +58,8 @@ TEST(Recipe, EveryFileInConfigsLoadsAndNamesARuleThatExists) {
 }
 
 TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
-  const fs::path copy = fs::temp_directory_path() / "tandem_resolved_recipe.yaml";
+  const test::TemporaryFolder folder("recipe");
+  const fs::path copy = folder / "resolved_recipe.yaml";
   const std::string kStops = R"(["\n\n", 'a\d', "say \"no\"", "a, b", " \r\t\x01"])";
   for (const std::string& file : recipes()) {
     SCOPED_TRACE(file);
@@ -70,7 +71,6 @@ TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
     EXPECT_EQ(again.rollout.stop, (std::vector<std::string>{"\n\n", "a\\d", "say \"no\"", "a, b", " \r\t\x01"}));
     EXPECT_EQ(again.data.prompt_template, "{prompt}\t\"\r\\\x1b");
   }
-  fs::remove(copy);
 }
 
 TEST(Recipe, AResolvedRecipeMarksWhatIsNotTheDefault) {
@@ -89,7 +89,8 @@ TEST(Recipe, AResolvedRecipeMarksWhatIsNotTheDefault) {
 }
 
 TEST(Recipe, AValueOfTheWrongShapeNamesFileAndOption) {
-  const fs::path file = fs::temp_directory_path() / "tandem_wrong_shape.yaml";
+  const test::TemporaryFolder folder("recipe");
+  const fs::path file = folder / "wrong_shape.yaml";
   for (const auto& [yaml, name] : {std::pair{"rollout:\n  stop: [[a]]\n", "rollout.stop"}, {"rollout:\n  stop: [{a: b}]\n", "rollout.stop"},
                                    {"algo:\n  name: [grpo]\n", "algo.name"}, {"algo:\n  name: {a: b}\n", "algo.name"},
                                    {"run:\n  [steps]: 3\n", "option"}, {"algo: 5\n", "algo"},
@@ -100,11 +101,11 @@ TEST(Recipe, AValueOfTheWrongShapeNamesFileAndOption) {
     EXPECT_TRUE(message.starts_with(file.string() + ":")) << yaml << message;
     EXPECT_NE(message.find(name), std::string::npos) << message;
   }
-  fs::remove(file);
 }
 
 TEST(Recipe, AListOfPairsMayBeAMapping) {
-  const fs::path file = fs::temp_directory_path() / "tandem_mapping.yaml";
+  const test::TemporaryFolder folder("recipe");
+  const fs::path file = folder / "mapping.yaml";
   std::ofstream(file) << "data:\n  mix: {a.jsonl: 2, b.parquet: 1}\n"
                          "reward:\n  by_source:\n    openai/gsm8k: gsm8k(method=flexible)\n    lighteval/MATH: math\n";
   const config::RunConfig config = parsed(file.string());
@@ -112,7 +113,6 @@ TEST(Recipe, AListOfPairsMayBeAMapping) {
   EXPECT_EQ(config.reward.by_source, (std::vector<std::string>{"openai/gsm8k=gsm8k(method=flexible)", "lighteval/MATH=math"}));
   std::ofstream(file) << "reward:\n  by_source: {a: [math]}\n";
   EXPECT_NE(refusal(file.string()).find("reward.by_source"), std::string::npos);
-  fs::remove(file);
 }
 
 TEST(Recipe, ASizeThatIsNoneSaysWhatOneIs) {
@@ -259,7 +259,7 @@ TEST(Recipe, TheWordsOfAnOptionStandInTheReferenceInHelpAndInTheError) {
   CLI::App app;
   RecipeArguments recipe(RecipeArguments::kRequired);
   recipe.declare(app);
-  for (const char* shown : {"--schedule sync|stale", "--device auto|cpu|cuda|npu|fake", "--dtype float32|bfloat16"})
+  for (const char* shown : {"--schedule sync|stale", "--device auto|cpu|cuda|npu", "--dtype float32|bfloat16"})
     EXPECT_NE(app.help().find(shown), std::string::npos) << shown << app.help();
 }
 

@@ -7,7 +7,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/device/allocation_meter.h"
-#include "tandem/device/backend/fake/queue.h"
+#include "tests/fake_device/queue.h"
 #include "tandem/device/device.h"
 #include "tandem/device/host_copy.h"
 

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "../../temporary_folder.h"
-#include "tandem/device/backend/fake/trouble.h"
+#include "tests/fake_device/trouble.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/model_check.h"
 #include "tandem/doctor/speed_check.h"

@@ -177,7 +177,7 @@ TEST(Door, WhoReportsTokensThatCannotBeIsBarred) {
       {[&](data::Sample& s) { s.ids[0] = 100; }, "a token of 100"},
       {[&](data::Sample& s) { s.ids[0] = -1; }, "a token of -1"},
       {[&](data::Sample& s) { s.versions[0] = 1; }, "version of 1"},
-      {[&](data::Sample& s) { s.logprobs.pop_back(); }, "1 log-probabilities"},
+      {[&](data::Sample& s) { s.logprobs.pop_back(); }, "1 logprobs of 2 tokens"},
       {[&](data::Sample& s) { s.ids.resize(7), s.logprobs.resize(7), s.versions.resize(7); }, "7 tokens, of at most 6"},
       {[&](data::Sample& s) { s.text = std::string(4000, 'x'); }, "a text of 4000 bytes"}};
   for (const auto& [change, word] : changes) {

@@ -4,19 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include "tests/in_memory_queue.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/comm/launch.h"
-#include "tandem/queue/backend/collective.h"
-#include "tandem/queue/backend/local.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 
@@ -54,7 +50,7 @@ class Cluster {
     m.store = std::make_unique<Store>(body_fields());
     m.held = m.store.get();
     m.transport = transport(*m.store);
-    m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kDeadlineS});
+    m.client = std::make_unique<Client>(*m.transport, *m.store, ClientOptions{kDeadlineS});
     return joined(std::move(m));
   }
 
@@ -70,14 +66,14 @@ class Cluster {
   virtual std::unique_ptr<Transport> transport(const Store&) { return nullptr; }
 };
 
-class Local final : public Cluster {
+class InMemory final : public Cluster {
  public:
-  explicit Local(const Options& options) : queue_(options, kLeaseS, prompt_of, kWelcome) {}
+  explicit InMemory(const Options& options) : queue_(options, kLeaseS, prompt_of, kWelcome) {}
   std::vector<std::string> end() override { return queue_.end(); }
 
  private:
-  std::unique_ptr<Transport> transport(const Store& own) override { return std::make_unique<LocalTransport>(queue_, own); }
-  LocalQueue queue_;
+  std::unique_ptr<Transport> transport(const Store& own) override { return std::make_unique<InMemoryTransport>(queue_, own); }
+  InMemoryQueue queue_;
 };
 
 class Wire final : public Cluster {
@@ -102,160 +98,6 @@ class Wire final : public Cluster {
   Desk desk_;
   wire::Server server_;
 };
-
-/// Ranks as threads, each of which is a member or waits to be one. What the story asks of a member, its thread does.
-class Collective final : public Cluster {
- public:
-  explicit Collective(const Options& options) : mailboxes_(kRanks), options_(options) {
-    ranks_ = std::thread([this] { comm::run_local(kRanks, kDeadlineS, [this](comm::Group& world) { live(world); }); });
-  }
-  ~Collective() override {
-    over_ = true;
-    ranks_.join();
-  }
-  std::vector<std::string> end() override {
-    std::vector<std::string> failures;
-    for (Mailbox& each : mailboxes_)
-      each.post([&failures, is_first = &each == &mailboxes_.front()](Rank& rank) {
-        rank.queue.desk.end();
-        std::vector<std::string> all = rank.queue.desk.take_failures();
-        if (is_first) failures = std::move(all);
-      });
-    for (Mailbox& each : mailboxes_) each.wait();
-    return failures;
-  }
-  Member member() override;
-
- private:
-  static constexpr int kRanks = 6;
-  struct Rank {
-    CollectiveQueue queue;
-    Store store;
-    CollectiveTransport transport;
-    DeskClient client;
-    Rank(comm::Group& world, const Options& options)
-        : queue(options, kLeaseS, prompt_of, kWelcome),
-          store(body_fields()),
-          transport(world, queue, store),
-          client(transport, store, {kDeadlineS}) {}
-  };
-  using Job = std::function<void(Rank&)>;
-  class Mailbox {
-   public:
-    void post(Job job) {
-      std::lock_guard lock(mutex_);
-      job_ = std::move(job);
-    }
-    void wait() {
-      std::unique_lock lock(mutex_);
-      done_.wait(lock, [&] { return !job_; });
-    }
-    void work(Rank& rank) {
-      Job job;
-      {
-        std::lock_guard lock(mutex_);
-        job = job_;
-      }
-      if (!job) return;
-      job(rank);
-      std::lock_guard lock(mutex_);
-      job_ = nullptr;
-      done_.notify_all();
-    }
-
-   private:
-    std::mutex mutex_;
-    std::condition_variable done_;
-    Job job_;
-  };
-  class OnRank;
-
-  void live(comm::Group& world) {
-    Rank rank(world, options_);
-    Mailbox& mailbox = mailboxes_[static_cast<size_t>(world.rank())];
-    do {
-      mailbox.work(rank);
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    } while (rank.transport.attend(over_));
-  }
-
-  std::vector<Mailbox> mailboxes_;
-  const Options options_;
-  size_t num_members_ = 0;
-  std::atomic<bool> over_ = false;
-  std::thread ranks_;
-};
-
-/// A member's client: does what it is asked on the thread of its rank.
-class Collective::OnRank final : public Client {
- public:
-  explicit OnRank(Mailbox& mailbox) : mailbox_(mailbox) {}
-  ~OnRank() override {
-    on([](Rank& rank) { rank.transport.lose_store(); });
-  }
-  std::string join() override { return get<std::string>([](Rank& rank) { return rank.client.join(); }); }
-  bool has_joined() const override { return get<bool>([](Rank& rank) { return rank.client.has_joined(); }); }
-  bool has_ended() const override { return get<bool>([](Rank& rank) { return rank.client.has_ended(); }); }
-  Incarnation incarnation() const override { return get<Incarnation>([](Rank& rank) { return rank.client.incarnation(); }); }
-  PolicyVersion newest() const override { return get<PolicyVersion>([](Rank& rank) { return rank.client.newest(); }); }
-  std::vector<Task> lease(int64_t most, PolicyVersion version, int64_t speaks_for = 1) override {
-    return get<std::vector<Task>>([&](Rank& rank) { return rank.client.lease(most, version, speaks_for); });
-  }
-  std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
-                               std::vector<data::Group> begun) override {
-    return get<std::vector<GroupId>>([&](Rank& rank) { return rank.client.evicted(version, leases, finished, begun); });
-  }
-  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
-                        std::vector<int64_t> measures) override {
-    return get<std::vector<bool>>([&](Rank& rank) { return rank.client.put(leases, heads, bodies, measures); });
-  }
-  std::optional<data::Batch> take(StepId step, PolicyVersion version) override {
-    return get<std::optional<data::Batch>>([&](Rank& rank) { return rank.client.take(step, version); });
-  }
-  bool read(TensorCache& into) override {
-    return get<bool>([&](Rank& rank) { return rank.client.read(into); });
-  }
-  std::vector<GroupId> commit(StepId step, PolicyVersion after) override {
-    return get<std::vector<GroupId>>([&](Rank& rank) { return rank.client.commit(step, after); });
-  }
-  void close(const std::string& failure) override {
-    on([&](Rank& rank) { rank.client.close(failure); });
-  }
-  Store& store() {
-    return *get<Store*>([](Rank& rank) { return &rank.store; });
-  }
-
- private:
-  void on(const Job& job) const {
-    std::exception_ptr error;
-    mailbox_.post([&](Rank& rank) {
-      try {
-        job(rank);
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
-    mailbox_.wait();
-    if (error) std::rethrow_exception(error);
-  }
-  template <class Value>
-  Value get(const std::function<Value(Rank&)>& of) const {
-    std::optional<Value> value;
-    on([&](Rank& rank) { value.emplace(of(rank)); });
-    return std::move(*value);
-  }
-
-  Mailbox& mailbox_;
-};
-
-Member Collective::member() {
-  TANDEM_CHECK(num_members_ < mailboxes_.size(), "no rank is left");
-  Member m;
-  auto client = std::make_unique<OnRank>(mailboxes_[num_members_++]);
-  m.held = &client->store();
-  m.client = std::move(client);
-  return joined(std::move(m));
-}
 
 using MakeCluster = std::function<std::unique_ptr<Cluster>(const Options&)>;
 struct Backend {
@@ -513,12 +355,12 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
   EXPECT_EQ(step, kSteps);
 }
 
-TEST(DeskClient, WhoIsAskedToStopStillHearsTheAnswerToItsLastWords) {
-  LocalQueue queue(options(0), kLeaseS, prompt_of, kWelcome);
+TEST(Client, WhoIsAskedToStopStillHearsTheAnswerToItsLastWords) {
+  InMemoryQueue queue(options(0), kLeaseS, prompt_of, kWelcome);
   Store store(body_fields());
-  LocalTransport transport(queue, store);
+  InMemoryTransport transport(queue, store);
   bool stop = false;
-  DeskClient client(transport, store, {kDeadlineS, [&stop] { return stop; }});
+  Client client(transport, store, {kDeadlineS, [&stop] { return stop; }});
   (void)client.join();
   const Task task = client.lease(1, kFirst).at(0);
   stop = true;
@@ -568,8 +410,7 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
-                                         Backend{"collective", [](const Options& o) { return std::make_unique<Collective>(o); }},
+                         testing::Values(Backend{"in_memory", [](const Options& o) { return std::make_unique<InMemory>(o); }},
                                          Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o); }}),
                          [](const auto& info) { return info.param.name; });
 

@@ -160,7 +160,7 @@ struct Member {
   }
   Store store;
   wire::Transport transport;
-  DeskClient client;
+  Client client;
 };
 
 void generate(Member& m, const std::atomic<bool>& over) {
@@ -383,7 +383,7 @@ TEST(Door, AWrongTokenIsSaidAtOnceAndInWords) {
   Served run;
   Store store({{"tokens", std::vector<int64_t>()}});
   wire::Transport transport({.address = run.server.address(), .token = comm::make_keys().public_key, .deadline_s = kDeadlineS}, store);
-  DeskClient client(transport, store, {kDeadlineS});
+  Client client(transport, store, {kDeadlineS});
   const double begin_s = now_s();
   try {
     client.join();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reshard/execute.h"
+#include "tandem/reshard/plan_make.h"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 #include "../../tiny_model.h"
 

@@ -10,7 +10,7 @@
 #include "../../box_elements.h"
 #include "box_tables.h"
 #include "tandem/base/error.h"
-#include "tandem/reshard/plan_bucket.h"
+#include "tandem/reshard/plan_make.h"
 
 namespace tandem::reshard {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reshard/plan_bucket.h"
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/plan_weights.h"
 
 #include <gtest/gtest.h>

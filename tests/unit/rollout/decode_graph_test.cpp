@@ -9,7 +9,7 @@
 #include <set>
 
 #include "../../tiny_model.h"
-#include "tandem/device/backend/fake/queue.h"
+#include "tests/fake_device/queue.h"
 #include "tandem/planner/activations.h"
 #include "tandem/rollout/engine.h"
 

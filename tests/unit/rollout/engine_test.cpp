@@ -85,20 +85,16 @@ TEST(Engine, AResponseEndsWithItsStopId) {
   }
 }
 
-class StopAfter final : public StopMatcher {
- public:
-  explicit StopAfter(int64_t n) : left_(n) {}
-  bool stops_after(int32_t) override { return --left_ == 0; }
-
- private:
-  int64_t left_;
-};
+// Ends a response with its n-th token.
+TokenListener stop_after(int64_t n) {
+  return [left = n](int32_t) mutable { return --left != 0; };
+}
 
 TEST(Engine, AStopTextEndsEachSampleByItself) {
   Case c;
   GroupRequest r = request_of(0, 6, 4, 40);
   int64_t next = 3;
-  r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
+  r.make_listener = [&] { return stop_after(next++); };
   c.groups.admit(std::move(r));
   const data::Group group = c.finish().at(0);
   std::vector<size_t> lengths;
@@ -203,7 +199,7 @@ TEST(Engine, AGroupIsWholeOnceItsGreedyAnswerIsToo) {
   Case c(small(2));
   GroupRequest r = request_of(0, 6, 2, 40);
   int64_t next = 3;
-  r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
+  r.make_listener = [&] { return stop_after(next++); };
   r.with_greedy = true;
   c.groups.admit(std::move(r));
   r = request_of(1, 6, 2, 40);
@@ -286,7 +282,7 @@ TEST(Engine, RunsAheadOfTheTokensThatTheHostKnows) {
     int64_t next = 3;
     for (int64_t g = 0; g < 4; ++g) {
       GroupRequest r = request_of(g, 5 + 9 * g, 2, 20);
-      if (g % 2 == 1) r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
+      if (g % 2 == 1) r.make_listener = [&] { return stop_after(next++); };
       c.groups.admit(std::move(r));
     }
     for (int64_t step = 0; step < 9; ++step) c.engine.step();

@@ -11,7 +11,7 @@
 #include "../../wired_group.h"
 #include "tandem/base/error.h"
 #include "tandem/reshard/execute.h"
-#include "tandem/reshard/plan.h"
+#include "tandem/reshard/plan_make.h"
 
 namespace tandem::rollout {
 namespace {

@@ -8,6 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/input/exact_json.h"
 #include "tandem/base/json_file.h"
+#include "tests/temporary_folder.h"
 
 namespace tandem::text {
 namespace {
@@ -22,14 +23,13 @@ Conversation of(const std::string& row) { return Conversation::from_json(parse_e
 
 class ChatDirectory : public ::testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(path_); }
-  void TearDown() override { std::filesystem::remove_all(path_); }
   void config(const Json& json) const { write_file(path_ + "/tokenizer_config.json", json.dump()); }
   std::string render(const std::string& file = "") const {
     return ChatTemplate::load(path_, file).render(of(R"({"messages": [{"role": "user", "content": "Hi"}]})"));
   }
 
-  const std::string path_ = (std::filesystem::temp_directory_path() / "tandem_chat_test").string();
+  const test::TemporaryFolder folder_{"chat"};
+  const std::string path_ = folder_.path();
 };
 
 TEST_F(ChatDirectory, TheTemplateStandsInTheConfigItsListOrItsOwnFile) {

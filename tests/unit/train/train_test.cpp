@@ -90,9 +90,7 @@ TEST(Trainer, RecomputingLayersGivesTheSameGradientBitForBit) {
     Case keep(options_of(8192), dtype), again(options_of(8192, "full"), dtype);
     keep.trainer.supervised_step(batch.rows, 1e-3);
     again.trainer.supervised_step(batch.rows, 1e-3);
-    const auto &a = keep.model.kernels.choice(), &b = again.model.kernels.choice();  // measured, so two models may have chosen differently
-    const bool same = a.forward == b.forward && a.weight_grad == b.weight_grad && a.logits == b.logits;
-    EXPECT_TRUE(!same || at::equal(keep.trainer.grads(), again.trainer.grads()));
+    EXPECT_TRUE(at::equal(keep.trainer.grads(), again.trainer.grads())) << dtype;
   }
 }
 

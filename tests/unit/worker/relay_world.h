@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 #include "tandem/queue/body/store.h"
 #include "tandem/worker/relay.h"
 
@@ -77,7 +77,7 @@ struct End {
   End(World& world, DeskOf desk) : store(queue::body_fields()), line(world, std::move(desk), store), client(line, store, {5}) {}
   queue::Store store;
   Line line;
-  queue::DeskClient client;
+  queue::Client client;
 };
 
 /// What a worker does, with tokens that say which of their sample they are.

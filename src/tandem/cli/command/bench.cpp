@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tandem bench NAME`: the options of each benchmark, its object to standard output and to --out.
+// `tandem bench NAME`: what each benchmark is called, and its help.
 #include <CLI/App.hpp>
-#include <fstream>
-#include <functional>
-#include <iostream>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #include "tandem/base/error.h"
 #include "tandem/bench/generate.h"
 #include "tandem/bench/grpo_step.h"
-#include "tandem/bench/queue/queue.h"
-#include "tandem/bench/queue/queue_load.h"
-#include "tandem/bench/queue/weights_pull.h"
 #include "tandem/bench/scheduler.h"
 #include "tandem/bench/stale.h"
 #include "tandem/bench/switch.h"
-#include "tandem/bench/tensor_cache.h"
 #include "tandem/bench/train_step.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command/command.h"
+#include "tandem/cli/command/benchmarks.h"
 
 namespace tandem::cli {
 
 using nlohmann::json;
 
 namespace {
+
+// Those of the program tandem-bench, bench/queue/.
+constexpr std::pair<const char*, const char*> kOfQueue[] = {
+    {"queue", "Samples from process to process, by way of a controller"},
+    {"queue_load", "Bytes that a batch costs the store that has it"},
+    {"tensor_cache", "A batch from one stage to the next, among ranks"},
+    {"weights_pull", "A version of the weights, from a run to its workers"}};
 
 std::vector<int64_t> read_lengths(const std::string& path) {
   InputFile file(path);
@@ -40,31 +39,20 @@ std::vector<int64_t> read_lengths(const std::string& path) {
   return lengths;
 }
 
-class Bench : public Command {
+class Bench final : public Benchmarks {
  public:
   void declare(CLI::App& app) override {
     app.require_subcommand(1);
     declare_stages(app);
     declare_host(app);
-    declare_pull(app);
     declare_moves(app);
+    for (const auto& [name, summary] : kOfQueue) app.add_subcommand(name, summary);
     app.footer(
         "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
         "Example:\n  tandem bench grpo_step --help");
   }
 
-  bool is_for_every_rank() const override { return cache_->count() + switch_->count() > 0; }
-
-  void run() override {
-    for (const auto& [app, measure] : benches_) {
-      if (app->count() == 0) continue;
-      const json object = measure();
-      if (object.is_null()) return;  // another rank reports
-      const std::string text = object.dump(2) + "\n";
-      std::cout << text << std::flush;
-      write_out(out_, text);
-    }
-  }
+  bool is_for_every_rank() const override { return switch_->count() > 0; }
 
  private:
   // What one rank does, or ranks inside the benchmark.
@@ -95,40 +83,10 @@ class Bench : public Command {
         ->footer("us_per_step: planning and completing a step, over all steps; decode_us_per_step: over those of one token a sequence.\n"
                  "Example:\n  tandem bench scheduler --sequences 128 --gens 8 --prompt-len 128 --new 256");
 
-    CLI::App* queue = add(app, "queue", "Samples from process to process, by way of a controller", queue_, bench::queue);
-    add_lengths(*queue, queue_.lengths, "Lengths of the ragged samples, one after the other: a JSON array");
-    queue->footer(
-        "put_mb_s: from columns in a worker's memory to samples that others can read; get_mb_s: from the call for a batch to rows that a\n"
-        "trainer reads, and the end of its step; chunked_*: in batches of --chunk; ragged_*: of unequal lengths. metadata_us: leasing a\n"
-        "group, with --clients connected of which one calls; metadata_calls_per_s: all do.\n"
-        "Example:\n  tandem bench queue --samples 1024 --seq 2048");
-
-    CLI::App* load = add(app, "queue_load", "Bytes that a batch costs the store that has it", queue_load_, bench::queue_load);
-    add_lengths(*load, queue_load_.lengths, "Lengths of the samples, one after the other: a JSON array");
-    load->footer(
-        "flat_bytes: each rank of the replica fetches the batch; hierarchical_bytes: one does, and hands on; load_ratio: their ratio.\n"
-        "padded_bytes: the response columns, each sample as long as the longest; unpadded_bytes: end to end, as they travel here.\n"
-        "Example:\n  tandem bench queue_load --layout tp8,pp16 --lengths bench/lengths/ragged-128x256.json");
-  }
-
-  // What goes to workers, which are no ranks.
-  void declare_pull(CLI::App& app) {
-    add(app, "weights_pull", "A version of the weights, from a run to its workers", weights_pull_, bench::weights_pull)
-        ->footer(
-            "mapped_1, mapped_all: one worker of this machine, and all at once; sockets_*: by sockets, from the run or from each other.\n"
-            "*_mb_s: of a version, until the last has it; *_copies_made, *_copies_sent: what a version costs the run.\n"
-            "Example:\n  tandem bench weights_pull --model DIR --workers 8");
   }
 
   // What goes between ranks.
   void declare_moves(CLI::App& app) {
-    cache_ = add(app, "tensor_cache", "A batch from one stage to the next, among ranks", tensor_cache_, bench::tensor_cache);
-    cache_->footer(
-        "equal_s and unequal_s: from columns in memory to rows that the next stage can read, where it wants them on the rank that made\n"
-        "them, and where it wants half of them on another; ragged_*: rows of an eighth of --seq to all of it. start_skew_s: how far apart\n"
-        "the ranks can start that stage. docs/design/tensor_cache.md compares them with others.\n"
-        "Example:\n  scripts/mpi -n 2 build/release/tandem bench tensor_cache --samples 1024 --seq 2048");
-
     switch_ = add(app, "switch", "Weights from one layout to another, among ranks", switch_weights_, bench::switch_weights);
     for (const char* layout : {"--from", "--to"}) switch_->get_option(layout)->required()->type_name("LAYOUT");
     switch_->footer(
@@ -137,46 +95,25 @@ class Bench : public Command {
         "  scripts/mpi -n 2 build/release/tandem bench switch --model DIR --from pp2 --to tp2");
   }
 
-  // Exactly the options that this benchmark reads: those it describes, and those of its kind.
-  template <class Options>
-  CLI::App* add(CLI::App& app, const char* name, const char* summary, Options& options, json (*measure)(const Options&)) {
-    CLI::App* sub = app.add_subcommand(name, summary);
-    if constexpr (std::is_base_of_v<bench::WithModel, Options>) {
-      sub->add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
-      add_dtype(*sub, options.dtype, options.threads);
-    }
-    if constexpr (std::is_base_of_v<bench::Computing, Options>) {
-      add_device(*sub, options.device);
-      add_kernels(*sub, options.kernels);
-      sub->add_flag("--parity", options.parity, "In parity mode")->group("Computing");
-    }
-    add_described(*sub, options, "Workload");
-    add_out(*sub, out_, "File for the JSON object as well");
-    benches_.emplace_back(sub, [&options, measure] { return measure(options); });
-    return sub;
-  }
-
-  static void add_lengths(CLI::App& app, std::vector<int64_t>& lengths, const char* help) {
-    const auto read = [&lengths](const std::string& path) { lengths = read_lengths(path); };
-    app.add_option_function<std::string>("--lengths", read, help)->type_name("FILE")->group("Workload");
-  }
-
   bench::GrpoStepOptions grpo_step_;
   bench::StaleOptions stale_;
   bench::GenerateOptions generate_;
   bench::TrainStepOptions train_step_;
   bench::SchedulerOptions scheduler_;
-  bench::QueueOptions queue_;
-  bench::QueueLoadOptions queue_load_;
-  bench::WeightsPullOptions weights_pull_;
-  bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
-  CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks
-  std::string out_;
-  std::vector<std::pair<CLI::App*, std::function<json()>>> benches_;
+  CLI::App* switch_ = nullptr;
 };
 
 }  // namespace
+
+void Benchmarks::add_lengths(CLI::App& app, std::vector<int64_t>& lengths, const char* help) {
+  const auto read = [&lengths](const std::string& path) { lengths = read_lengths(path); };
+  app.add_option_function<std::string>("--lengths", read, help)->type_name("FILE")->group("Workload");
+}
+
+bool is_of_queue(std::string_view name) {
+  return std::ranges::any_of(kOfQueue, [&](const auto& each) { return each.first == name; });
+}
 
 std::unique_ptr<Command> bench_command() { return std::make_unique<Bench>(); }
 

@@ -12,6 +12,7 @@
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
 #include "tandem/config/layouts.h"
+#include "tandem/device/process.h"
 #include "tandem/doctor/proof.h"
 #include "tandem/fit/reckon.h"
 #include "tandem/planner/interpret.h"
@@ -78,7 +79,7 @@ class Doctor : public Command {
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "One JSON object");
     add_checked(app, "--device", &device_, "Prove that this device computes what it should",
-                one_of({"auto", "cpu", "cuda", "npu", "fake"}));
+                one_of(device::device_names()));
     add_kernels(app, kernels_);
     app.add_flag("--full", full_, "With --device: kernels at the sizes of models, too, and all other devices of the kind");
     add_out(app, out_, "File for the JSON object of --device as well");

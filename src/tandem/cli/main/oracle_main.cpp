@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   app.add_option("files", files, "Files, or folders of files")->required();
   app.add_option("--model", options.model, "Model or tokenizer directory, where a file needs one");
   app.add_option("--kernels", options.kernels, "What computes a model: auto, cpu or aten");
-  app.add_option("--device", options.device, "Where: auto, cpu, cuda, npu or fake");
+  app.add_option("--device", options.device, "Where: auto, cpu, cuda or npu");
   try {
     app.parse(argc, argv);
     cli::Report report(std::cout);

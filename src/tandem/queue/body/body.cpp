@@ -8,18 +8,11 @@
 namespace tandem::queue {
 
 std::vector<CacheField> body_fields() {
-  const std::vector<int32_t> ids;
-  const std::vector<char> text;
-  return {{"prompt_ids", ids, kPrompt},
-          {"response_ids", ids, kTraining},
-          {"logprobs", std::vector<float>(), kTraining},
-          {"routes", std::vector<int16_t>(), kTraining},
-          {"versions", std::vector<int64_t>(), kRecord},
-          {"kept_mass", std::vector<float>(), kRecord},
-          {"text", text, kRecord},
-          {"prompt_text", text, kRecord},
-          {"answer", text, kRecord},
-          {"data_source", text, kRecord}};
+  std::vector<CacheField> fields;
+  data::each_body_column([&]<class Column>(const Column& column) {
+    fields.push_back({column.name, std::vector<typename Column::Value>(), column.part});
+  });
+  return fields;
 }
 
 data::Group head_of(const data::Group& group) {

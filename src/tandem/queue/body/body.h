@@ -9,6 +9,7 @@
 
 #include "tandem/data/columns.h"
 #include "tandem/data/sample.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::queue {
 
@@ -19,13 +20,16 @@ struct CacheField {
   int32_t part = 0;
 };
 
-/// What moves together: a prompt goes wherever one of its samples goes, a record only to who writes samples down.
-enum BodyPart : int32_t { kPrompt, kTraining, kRecord, kNumParts };
-/// Those of body_fields(), in their order.
-enum BodyField : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions, kKeptMass, kText, kPromptText, kAnswer, kDataSource };
+using data::kNumParts, data::kPrompt, data::kRecord, data::kTraining;
 
-/// The fields of a cache of bodies. Names and types are those of data::fields_of, whose other columns are heads.
+/// The fields of a cache of bodies: data/schema.h.
 std::vector<CacheField> body_fields();
+/// Places of some of them.
+constexpr size_t kPromptIds = data::body_column("prompt_ids"), kResponse = data::body_column("response_ids"),
+                 kLogprobs = data::body_column("logprobs"), kRoutes = data::body_column("routes"),
+                 kVersions = data::body_column("versions"), kKeptMass = data::body_column("kept_mass"), kText = data::body_column("text"),
+                 kPromptText = data::body_column("prompt_text"), kAnswer = data::body_column("answer"),
+                 kDataSource = data::body_column("data_source");
 /// Ids, ends, scores, and the place of the prompt. A greedy answer that has no score yet keeps its text: a stage scores it.
 data::Group head_of(const data::Group& group);
 /// What everyone must know of bodies before anyone reads them: of each sample the length of each of body_fields(), then the oldest and the

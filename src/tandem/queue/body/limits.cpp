@@ -10,7 +10,25 @@
 namespace tandem::queue {
 namespace {
 
-constexpr int64_t kTokenBytes = sizeof(int32_t) + 2 * sizeof(float) + sizeof(int64_t);  // id, log-probability, kept mass, version
+// Of the lists that have an entry for each token.
+constexpr bool is_by_token(data::Entries entries) { return entries == data::Entries::kTokens || entries == data::Entries::kTokensOrNone; }
+constexpr int64_t token_bytes() {
+  int64_t bytes = 0;
+  data::each_body_column([&]<class Column>(const Column& column) {
+    if (is_by_token(column.entries)) bytes += sizeof(typename Column::Value);
+  });
+  return bytes;
+}
+constexpr int64_t kTokenBytes = token_bytes();
+
+// Of a list with `entries` entries that has one for each of `tokens` tokens, or may have none.
+template <class Column>
+bool is_whole(const Column& column, int64_t entries, int64_t tokens) {
+  return !is_by_token(column.entries) || entries == tokens || (column.entries == data::Entries::kTokensOrNone && entries == 0);
+}
+std::string wrong_length(const char* name, int64_t entries, int64_t tokens) {
+  return join_text("has ", entries, " ", name, " of ", tokens, " tokens");
+}
 constexpr int64_t kMostBytes = int64_t{1} << 40;
 
 int64_t product(int64_t a, int64_t b) { return a == 0 || b < kMostBytes / a ? a * b : kMostBytes; }
@@ -40,11 +58,11 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
       return c.tokens() <= c.limits.response_tokens ? "" : join_text("has ", c.tokens(), " tokens, of at most ", c.limits.response_tokens);
     },
     [](const Claim& c) {
-      const auto is_whole = [&](const auto& column) { return std::ssize(column) == c.tokens(); };
-      const bool is_kept = c.sample.kept_mass.empty() || is_whole(c.sample.kept_mass);
-      if (is_kept && is_whole(c.sample.logprobs) && is_whole(c.sample.versions)) return std::string();
-      return join_text("has ", c.sample.logprobs.size(), " log-probabilities and ", c.sample.versions.size(), " versions of ", c.tokens(),
-                       " tokens");
+      std::string fault;
+      data::each_list(c.sample, [&](const auto& column, const auto& list) {
+        if (!is_whole(column, std::ssize(list), c.tokens())) fault = wrong_length(column.name, std::ssize(list), c.tokens());
+      });
+      return fault;
     },
     [](const Claim& c) { return first_wrong("a token", c.sample.ids, [&](int64_t id) { return id >= 0 && id < c.limits.vocab_size; }); },
     [](const Claim& c) { return first_wrong("a log-probability", c.sample.logprobs, is_logprob); },
@@ -90,13 +108,18 @@ std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion s
     const auto lengths = sample.first(width - kNumVersions);
     const auto is_length = [](int64_t length) { return length >= 0 && length <= kMostBytes; };
     if (!std::ranges::all_of(lengths, is_length)) return "has a length that none has";
-    const int64_t tokens = lengths[kResponse], kept = lengths[kKeptMass], prompt = lengths[kPromptIds];
+    const int64_t tokens = lengths[kResponse], prompt = lengths[kPromptIds];
     if (tokens == 0) return "has a response without a token";
     if (tokens > limits.response_tokens) return join_text("has a response of ", tokens, " tokens, of at most ", limits.response_tokens);
     if (at == 0 && prompt == 0) return "has no prompt";
     if (prompt > (at > 0 ? 0 : limits.prompt_tokens)) return join_text("has a prompt of ", prompt, " tokens where none is so long");
-    if (lengths[kLogprobs] != tokens || lengths[kVersions] != tokens || (kept != 0 && kept != tokens))
-      return join_text("has ", lengths[kLogprobs], " log-probabilities and ", lengths[kVersions], " versions of ", tokens, " tokens");
+    std::string fault;
+    size_t field = 0;
+    data::each_body_column([&](const auto& column) {
+      const int64_t entries = lengths[field++];
+      if (!is_whole(column, entries, tokens)) fault = wrong_length(column.name, entries, tokens);
+    });
+    if (!fault.empty()) return fault;
     if (lengths[kText] > product(kMostTokenBytes, tokens + 1)) return join_text("has a text of ", lengths[kText], " bytes");
     if (lengths[kPromptText] + lengths[kAnswer] + lengths[kDataSource] > 0) return "brings texts of the run's own prompt";
     const int64_t oldest = sample[width - 2], latest = sample[width - 1];

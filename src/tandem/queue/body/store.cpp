@@ -21,27 +21,14 @@ bool is_whole(const TensorCache& rows, SampleId id) {
 }  // namespace
 
 void add_body(data::Group& head, const TensorCache& bodies) {
-  const auto list = [&]<class T>(std::vector<T>& to, data::SampleId id, const char* name) {
-    const auto from = bodies.read<T>(id, bodies.field(name));
-    to.assign(from.begin(), from.end());
+  const auto fill = [&](auto& owner, data::SampleId id) {
+    data::each_list(owner, [&]<class Column>(const Column& column, auto& list) {
+      const auto from = bodies.read<typename Column::Value>(id, bodies.field(column.name));
+      list.assign(from.begin(), from.end());
+    });
   };
-  const auto text = [&](std::string& to, data::SampleId id, const char* name) {
-    const auto from = bodies.read<char>(id, bodies.field(name));
-    to.assign(from.begin(), from.end());
-  };
-  const data::SampleId first = head.samples.front().id;
-  list(head.prompt.ids, first, "prompt_ids");
-  text(head.prompt.text, first, "prompt_text");
-  text(head.prompt.answer, first, "answer");
-  text(head.prompt.data_source, first, "data_source");
-  for (data::Sample& s : head.samples) {
-    list(s.ids, s.id, "response_ids");
-    list(s.logprobs, s.id, "logprobs");
-    list(s.kept_mass, s.id, "kept_mass");
-    list(s.versions, s.id, "versions");
-    list(s.routes, s.id, "routes");
-    text(s.text, s.id, "text");
-  }
+  fill(head.prompt, head.samples.front().id);
+  for (data::Sample& s : head.samples) fill(s, s.id);
 }
 
 void Store::put(std::span<const SampleId> samples, data::Fields columns) {

@@ -18,7 +18,7 @@ Request request_of(const GroupRequest& group, int64_t index) {
   if (!group.max_new_tokens.empty()) request.sampling.max_new_tokens = group.max_new_tokens[static_cast<size_t>(index)];
   request.seed = group.seed;
   request.stop_ids = group.stop_ids;
-  request.make_stop_matcher = group.make_stop_matcher;
+  request.make_listener = group.make_listener;
   request.record_routes = group.record_routes;
   return request;
 }

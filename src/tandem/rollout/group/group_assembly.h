@@ -20,7 +20,7 @@ struct GroupRequest {
   Sampling sampling;
   uint64_t seed = 0;
   std::vector<int32_t> stop_ids;   ///< tokens that end a response; they belong to it
-  StopMatcherFactory make_stop_matcher;  ///< may be empty
+  MakeTokenListener make_listener;  ///< may be empty
   std::vector<int64_t> max_new_tokens;   ///< per sample; empty means sampling.max_new_tokens for all
   bool record_routes = false;            ///< fill data::Sample::routes
   bool with_greedy = false;              ///< fill data::Group::greedy, under sampling.max_new_tokens

@@ -15,6 +15,7 @@
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/data/columns.h"
+#include "tandem/data/schema.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
@@ -57,7 +58,7 @@ class Joiner {
         const Place place = found->second;
         places_.erase(found);
         data::Group& head = whole_.batch.groups[place.group];
-        if (place.sample == 0) set_prompt(head.prompt, group.prompt);
+        if (place.sample == 0) set_body(head.prompt, group.prompt);
         set_body(head.samples[place.sample], sample);
         whole_.train_logprobs[place.row] = part.train_logprobs[next++];
       }
@@ -77,12 +78,8 @@ class Joiner {
   WholeStep whole_;
   std::unordered_map<data::SampleId, Place> places_;  // of those that have not come
 
-  static void set_prompt(data::Prompt& head, const data::Prompt& prompt) {
-    head.ids = prompt.ids, head.text = prompt.text, head.answer = prompt.answer, head.data_source = prompt.data_source;
-  }
-  static void set_body(data::Sample& head, const data::Sample& sample) {
-    head.ids = sample.ids, head.logprobs = sample.logprobs, head.kept_mass = sample.kept_mass, head.versions = sample.versions;
-    head.routes = sample.routes, head.text = sample.text;
+  static void set_body(auto& head, const auto& from) {
+    data::each_list(head, [&](const auto& column, auto& list) { list = from.*column.list; });
   }
 };
 

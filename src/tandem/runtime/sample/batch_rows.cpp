@@ -85,7 +85,7 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
 
 std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
   std::vector<int> ranks;
-  if (const auto expected = expected_.find(group); expected != expected_.end()) ranks = expected->second;
+  if (const auto expected = expected_.find(group); expected != expected_.end()) ranks = {expected->second};
   else ranks = rollout_[static_cast<size_t>(homes_.of(group))];
   const auto add = [&](int rank) {
     if (!has(ranks, rank)) ranks.push_back(rank);
@@ -98,7 +98,10 @@ std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
 
 void BatchRows::keep(data::Group& group) {
   put(group, cache_, versions_);
-  for (data::Sample& s : group.samples) s.logprobs.clear(), s.kept_mass.clear(), s.versions.clear(), s.routes.clear();
+  for (data::Sample& s : group.samples)
+    data::each_list(s, [](const auto& column, auto& list) {
+      if (!column.is_graded) list.clear();
+    });
 }
 
 void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
@@ -219,7 +222,7 @@ std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) con
   return heads;
 }
 
-void BatchRows::expect(const data::Group& head, std::span<const int64_t> measures, std::vector<int> ranks) {
+void BatchRows::expect(const data::Group& head, std::span<const int64_t> measures, int rank) {
   const size_t num_fields = cache_.num_fields(), width = num_fields + queue::kNumVersions;
   TANDEM_CHECK(measures.size() == head.samples.size() * width, measures.size(), " measures of ", head.samples.size(), " samples");
   for (const data::Sample& s : head.samples) {
@@ -227,7 +230,7 @@ void BatchRows::expect(const data::Group& head, std::span<const int64_t> measure
     versions_[s.id] = {measures[num_fields], measures[num_fields + 1]};
     measures = measures.subspan(width);
   }
-  expected_[head.id] = std::move(ranks);
+  expected_[head.id] = rank;
 }
 
 std::vector<data::Group> BatchRows::complete_rows(std::span<const data::Group> heads, std::span<const size_t> rows) const {

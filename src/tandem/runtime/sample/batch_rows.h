@@ -53,8 +53,8 @@ class BatchRows {
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
-  /// A group that was made elsewhere, of which every rank hears: these of the world get its body. `measures`: queue::measures_of.
-  void expect(const data::Group& head, std::span<const int64_t> measures, std::vector<int> ranks);
+  /// A group that was made elsewhere, of which every rank hears: `rank` of the world gets its body. `measures`: queue::measures_of.
+  void expect(const data::Group& head, std::span<const int64_t> measures, int rank);
   /// Where a body that was expected goes.
   queue::TensorCache& arrivals() { return cache_; }
   /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
@@ -107,7 +107,7 @@ class BatchRows {
   std::unordered_map<data::SampleId, TokenVersions> versions_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
-  std::map<data::GroupId, std::vector<int>> expected_;  // made elsewhere: the ranks that get them
+  std::map<data::GroupId, int> expected_;              // made elsewhere: the rank that gets them
   int64_t lent_bytes_ = 0;                             // since the last deal
   std::map<data::GroupId, std::set<int>> lent_;        // to data-parallel ranks of those that train
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank

@@ -7,43 +7,25 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
+#include "tandem/generate/setup.h"
 
 namespace tandem::runtime {
 namespace {
 
 constexpr double kStreamMomentS = 0.01;  // for which advance() waits for a stream to end a group
 
-rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
-  rollout::StreamPeers peers{.deadline_s = deadline_s};
-  const model::RankPlace place = ranks.rollout_place();
-  for (comm::Group* group : {place.tp, place.pp})
-    if (group) peers.alike.push_back(group);
-  if (ranks.rollout_layout.shares_experts()) peers.experts = place.ep;
-  return peers;
-}
-
 }  // namespace
 
-Generation::Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
-                       std::optional<std::vector<data::Effect>> effects)
+Generation::Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& engine,
+                       const generate::GenerateSetup& setup, std::optional<std::vector<data::Effect>> effects)
     : ranks_(ranks), is_free_(config.is_free()) {
-  if (!setup) return;
-  engine_.emplace(config.rollout.engine, *setup);
-  if (!is_free_) {
-    groups_.emplace(*engine_);
-    return;
-  }
-  stream_.emplace(*engine_, peers_of(ranks, config.parallel.deadline_s), std::move(effects));
-  if (ranks.trains()) set(false, false, false);
-}
-
-void Generation::admit(rollout::GroupRequest request) {
-  stream_ ? stream_->admit(std::move(request)) : groups_->admit(std::move(request));
-}
-
-void Generation::cancel(data::GroupId group) {
-  if (groups_) groups_->cancel(group);
-  if (stream_) stream_->cancel(group);
+  if (!engine) return;
+  engine_.emplace(config.rollout.engine, *engine);
+  std::optional<generate::OwnThread> thread;
+  if (is_free_) thread = {generate::peers_of(ranks.rollout_place(), config.parallel.deadline_s), std::move(effects)};
+  generator_.emplace(setup, *engine_, std::move(thread));
+  stream_ = generator_->stream();
+  if (stream_ && ranks.trains()) set(false, false, false);
 }
 
 // On all ranks of this one's replica. A head is sent for all of them, and any of them may be asked for the body.
@@ -61,7 +43,7 @@ int64_t Generation::num_ended_on_all(comm::Group& peers) const {
 
 void Generation::collect(comm::Group& peers, const Ended& ended) {
   const int64_t ended_on_all = num_ended_on_all(peers);
-  if (stream_) ended(stream_->take_finished(ended_on_all));
+  if (stream_) ended(generator_->take_ended(ended_on_all));
 }
 
 void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended) {
@@ -75,32 +57,11 @@ void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested&
     return;
   }
   for (int64_t i = 0; i < steps && engine_; ++i) {
-    advanced_ = engine_->must_step();
-    if (!advanced_ || (stop && stop())) break;
-    engine_->step();
-    ended(groups_->finished());
+    if (stop && stop()) break;
+    advanced_ = generator_->step();
+    if (!advanced_) break;
+    ended(generator_->take_ended());
   }
-}
-
-bool Generation::running() const {
-  if (!stream_) return engine_ && engine_->running();
-  const rollout::StreamState state = stream_->state();
-  return state.is_busy && !state.awaits;
-}
-
-rollout::EngineCounts Generation::counts() const {
-  return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
-}
-
-std::vector<data::Waiting> Generation::waiting(data::PolicyVersion after) const {
-  std::vector<data::Waiting> all;
-  if (groups_)
-    for (const data::GroupId id : groups_->without_token()) all.push_back({id, after});
-  if (!stream_) return all;
-  const rollout::StreamState state = stream_->state();
-  for (const data::GroupId id : state.without_token)  // it may draw their first token before it switches
-    all.push_back({id, state.version.value()});
-  return all;
 }
 
 // A stream goes on with the weights it has until all of the new ones are here.

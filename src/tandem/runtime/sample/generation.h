@@ -11,8 +11,7 @@
 #include "tandem/config/config.h"
 #include "tandem/planner/homes.h"
 #include "tandem/policy/ranks.h"
-#include "tandem/rollout/group/group_assembly.h"
-#include "tandem/rollout/group/stream.h"
+#include "tandem/generate/generator.h"
 #include "tandem/rollout/engine.h"
 
 namespace tandem::runtime {
@@ -22,15 +21,18 @@ namespace tandem::runtime {
 /// Errors     as rollout::Engine and rollout::Stream.
 class Generation {
  public:
-  /// Without `setup` this rank generates nothing. A stream follows `effects`, if there are any: those of the run that is replayed.
-  Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
-             std::optional<std::vector<data::Effect>> effects);
+  /// Without `engine` this rank generates nothing. A stream follows `effects`, if there are any: those of the run that is replayed.
+  Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& engine,
+             const generate::GenerateSetup& setup, std::optional<std::vector<data::Effect>> effects);
 
   /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
   rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
 
-  void admit(rollout::GroupRequest request);
-  void cancel(data::GroupId group);
+  /// generate::Generator::admit and cancel; for ranks that generate.
+  void admit(data::GroupId group, data::Prompt prompt, std::vector<data::Sample> begun) {
+    generator_->admit(group, std::move(prompt), std::move(begun));
+  }
+  void cancel(data::GroupId group) { generator_->cancel(group); }
   using Ended = std::function<void(std::vector<data::Group>)>;
   /// Some tokens, at most those of `steps`, until `stop`; `ended` gets what has ended by then, after each. A stream has drawn them by
   /// itself: then this waits a moment for a group to end. Collective over `peers`, in which each replica has all its ranks.
@@ -39,10 +41,12 @@ class Generation {
   void collect(comm::Group& peers, const Ended& ended);
   /// Whether there was something to generate in the last advance(), here or on a rank that shares experts.
   bool advanced() const { return advanced_; }
-  bool running() const;
-  rollout::EngineCounts counts() const;
-  /// Of an update that led to `after`: groups without a token, and the version that their first will be of at least.
-  std::vector<data::Waiting> waiting(data::PolicyVersion after) const;
+  bool running() const { return generator_ && generator_->running(); }
+  rollout::EngineCounts counts() const { return generator_ ? generator_->counts() : rollout::EngineCounts{}; }
+  /// generate::Generator::waiting
+  std::vector<data::Waiting> waiting(data::PolicyVersion after) const {
+    return generator_ ? generator_->waiting(after) : std::vector<data::Waiting>();
+  }
 
   /// SampleSource::switch_weights. Collective over the world.
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version);
@@ -69,9 +73,9 @@ class Generation {
 
   const policy::Ranks& ranks_;
   const bool is_free_;  // on some rank there is a stream
-  std::optional<rollout::Engine> engine_;         // where this rank generates
-  std::optional<rollout::GroupAssembly> groups_;  // of its sequences; where there is no stream
-  std::optional<rollout::Stream> stream_;
+  std::optional<rollout::Engine> engine_;          // where this rank generates
+  std::optional<generate::Generator> generator_;
+  rollout::Stream* stream_ = nullptr;              // of the generator, where it has one
   bool advanced_ = false, is_open_ = true, is_paused_ = false;
   planner::Turns turns_;            // of a stream that opens and closes
   int64_t drawn_at_open_ = 0;

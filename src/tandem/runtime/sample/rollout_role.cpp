@@ -8,7 +8,6 @@
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/queue/backend/exchange.h"
-#include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
 namespace {
@@ -95,15 +94,18 @@ std::optional<std::vector<data::Effect>> effects_to_follow(const RolloutParts& p
   return replica < parts.followed->effects().size() ? parts.followed->effects()[replica] : std::vector<data::Effect>();
 }
 
+generate::GenerateSetup generate_setup(const RolloutParts& parts) {
+  generate::GenerateSetup setup = policy::generate_setup(parts.config, parts.model, parts.tokenizer);
+  setup.most_tokens = parts.most_tokens;
+  return setup;
+}
+
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
       queue_(parts.config.schedule.queue, takes(parts.config), parts.config.reward.shaping()),
-      generation_(parts.config, parts.ranks, engine_setup(parts), effects_to_follow(parts)),
-      stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
-      stop_(serve::stop_texts(parts.config.rollout.stop, parts.config.rollout.sampling, parts.model, &parts.tokenizer)),
-      stop_matchers_(serve::stop_matchers(&parts.tokenizer, stop_)),
+      generation_(parts.config, parts.ranks, engine_setup(parts), generate_setup(parts), effects_to_follow(parts)),
       decisions_(parts.followed) {
   const std::string layouts = to_text(parts.ranks);
   if (parts.followed && parts.followed->layouts() != layouts)
@@ -137,29 +139,13 @@ void RolloutRole::start(int64_t home) {
 void RolloutRole::settle(data::GroupId id, int64_t home, std::vector<data::Sample> begun) {
   parts_.homes.set(id, home);
   if (!parts_.decoder || home != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
-  const int64_t group_size = parts_.config.schedule.queue.group_size;
-  rollout::GroupRequest request;
-  request.group.id = id;
-  request.group.prompt = parts_.prompts.at_position(value(id));
-  request.group.samples = std::move(begun);
-  request.num_samples = group_size;
-  request.first_sample = value(data::sample_id(id, group_size, 0));
-  request.sampling = parts_.config.rollout.sampling;
-  if (parts_.most_tokens)
-    for (int64_t i = 0; i < group_size; ++i) request.max_new_tokens.push_back(parts_.most_tokens(data::sample_id(id, group_size, i)));
-  request.seed = static_cast<uint64_t>(parts_.config.run.seed);
-  request.stop_ids = stop_ids_;
-  request.make_stop_matcher = stop_matchers_;
-  request.record_routes = parts_.config.schedule.routing_replay;
-  request.with_greedy = parts_.config.algo.compares_with_greedy();
-  generation_.admit(std::move(request));
+  generation_.admit(id, parts_.prompts.at_position(value(id)), std::move(begun));
 }
 
 void RolloutRole::hand_to_graders(std::vector<data::Group> ended) {
   tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
   for (data::Group& group : ended) {
     if (!queue_.is_outstanding(group.id)) continue;  // dropped, and the stream has not heard of it
-    serve::fill_text(group, parts_.tokenizer, stop_);
     parts_.bodies.keep(group);
     if (grades_) {
       scoring_.insert(group.id);

@@ -90,9 +90,6 @@ class RolloutRole final : public SampleSource {
   std::optional<Grades> grades_;           // where there is a rule
   std::set<data::GroupId> scoring_;        // of this rank's groups, those that graders have
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
-  std::vector<int32_t> stop_ids_;
-  std::vector<std::string> stop_;          // texts that end a response
-  rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0, num_filtered_told_ = 0, num_preemptions_told_ = 0;

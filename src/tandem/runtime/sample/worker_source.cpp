@@ -9,8 +9,6 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
-#include <numeric>
-#include <ranges>
 #include <set>
 #include <thread>
 #include <utility>
@@ -44,16 +42,12 @@ std::string network() {
   return comm::kernel_id() + " " + space.string();
 }
 
-// World ranks that fetch a body, for who takes turns.
-std::vector<std::vector<int>> fetchers(const policy::Ranks& ranks, const config::WorkerOptions& workers) {
-  if (!workers.split) return {{0}};
+// World ranks that fetch bodies, in turns: the first of each replica.
+std::vector<int> fetchers(const policy::Ranks& ranks) {
   const int first = ranks.placement.train.first;
-  std::vector<int> all(static_cast<size_t>(ranks.train_layout.world()));
-  std::iota(all.begin(), all.end(), first);
-  if (!workers.hierarchical) return {all};
-  std::vector<std::vector<int>> of_replica(static_cast<size_t>(ranks.train_layout.dp));
-  for (const int rank : all | std::views::reverse)  // the first of each replica comes last
-    of_replica[static_cast<size_t>(ranks.train_layout.dp_rank(rank - first))] = {rank};
+  std::vector<int> of_replica(static_cast<size_t>(ranks.train_layout.dp));
+  for (int rank = ranks.train_layout.world() - 1; rank >= 0; --rank)
+    of_replica[static_cast<size_t>(ranks.train_layout.dp_rank(rank))] = first + rank;
   return of_replica;
 }
 
@@ -152,7 +146,7 @@ class WorkerSource final : public SampleSource {
     queue::answer::Taken groups;
   };
   Told tell(Told told) const;
-  std::vector<int> fetchers_of(data::GroupId group, const std::string& store) const;
+  int fetcher_of(data::GroupId group, const std::string& store) const;
   bool bring(queue::answer::Taken& groups, bool now);
   void take_arrived();
   void forget(std::span<const data::GroupId> groups);
@@ -164,10 +158,10 @@ class WorkerSource final : public SampleSource {
   bool has_base_ = false;                         // those are published
   std::optional<worker::Door> door_;              // on the first rank
   std::string device_;                            // the kind of this rank's
-  std::vector<std::vector<int>> fetchers_;        // world ranks: of each replica that trains, the one that fetches; or once, all of them
+  std::vector<int> fetchers_;                     // world ranks: of each replica that trains, the one that fetches
   std::vector<bool> beside_first_;                // which ranks reach what the first rank reaches at a loopback address
   std::optional<worker::BodyReader> reader_;      // where this rank is one of the former
-  std::map<data::GroupId, int64_t> told_;         // groups of which all ranks have heard, and how many ranks wait for their bodies
+  std::set<data::GroupId> told_;                  // groups of which all ranks have heard
   std::vector<data::GroupId> in_line_;            // those that have, and are in no batch yet
   std::vector<data::GroupId> batch_;
   int64_t tokens_ = 0;                          // of batches since the last record
@@ -186,9 +180,8 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
   const std::string host = is_beside ? worker::listening_host(parts.config) : worker::reached_host(parts.config);
   weights_.emplace(parts.ranks, host, model.table(), model.values().scalar_type());
   if (trained.lora()) adapters_.emplace(parts.ranks, host, trained.trainer().lora()->table(), at::kFloat);
-  fetchers_ = fetchers(ranks, parts.config.workers);
-  const auto fetches = [&](const std::vector<int>& some) { return std::ranges::find(some, ranks.world.rank()) != some.end(); };
-  if (ranks.is_first() || std::ranges::any_of(fetchers_, fetches))
+  fetchers_ = fetchers(ranks);
+  if (ranks.is_first() || std::ranges::find(fetchers_, ranks.world.rank()) != fetchers_.end())
     reader_.emplace(limits_of(parts), parts.config.workers.lease_s);
   device_ = device::backend_of(model.values().device()).name;
   if (!ranks.is_first()) return;
@@ -213,10 +206,10 @@ WorkerSource::Told WorkerSource::tell(Told told) const {
 }
 
 // Replicas take turns. What only the first rank reaches it fetches itself.
-std::vector<int> WorkerSource::fetchers_of(data::GroupId group, const std::string& store) const {
-  const std::vector<int>& some = fetchers_[static_cast<size_t>(value(group)) % fetchers_.size()];
-  const auto reaches = [&](int rank) { return beside_first_[static_cast<size_t>(rank)] || !comm::stays_on_this_machine(store); };
-  return !store.empty() && std::ranges::all_of(some, reaches) ? some : std::vector<int>{0};
+int WorkerSource::fetcher_of(data::GroupId group, const std::string& store) const {
+  const int rank = fetchers_[static_cast<size_t>(value(group)) % fetchers_.size()];
+  const bool reaches = beside_first_[static_cast<size_t>(rank)] || !comm::stays_on_this_machine(store);
+  return !store.empty() && reaches ? rank : 0;
 }
 
 // All ranks have heard of these groups, and have their own prompts for them. False if bodies that were to come now did not: then the queue
@@ -228,12 +221,12 @@ bool WorkerSource::bring(queue::answer::Taken& groups, bool now) {
     data::Group& head = groups.heads[i];
     data::Prompt prompt = door_ ? door_->prompt_of(head.id) : parts_.prompts.at_position(value(head.id));  // its thread asks, too
     head.prompt.row = prompt.row;
-    const std::vector<int> some = fetchers_of(head.id, groups.stores[i]);
+    const int fetcher = fetcher_of(head.id, groups.stores[i]);
     const bool is_own = groups.stores[i].empty();  // from a checkpoint, whole
-    if (told_.insert({head.id, std::ssize(some)}).second)
-      parts_.bodies.expect(head, is_own ? groups.measures[i] : measures_with(prompt, groups.measures[i]), some);
+    if (told_.insert(head.id).second)
+      parts_.bodies.expect(head, is_own ? groups.measures[i] : measures_with(prompt, groups.measures[i]), fetcher);
     const bool is_here = parts_.bodies.arrivals().holds({head.samples.front().id, queue::kRecord});
-    if (is_here || std::ranges::find(some, world.rank()) == some.end()) continue;
+    if (is_here || fetcher != world.rank()) continue;
     if (is_own) mine.push_back({head.id, door_->own_store(), groups.measures[i]});
     else mine.push_back({head.id, groups.stores[i], groups.measures[i], std::move(prompt)});
   }
@@ -255,9 +248,7 @@ bool WorkerSource::bring(queue::answer::Taken& groups, bool now) {
 void WorkerSource::take_arrived() {
   std::vector<data::GroupId> arrived;
   if (reader_) arrived = reader_->take(parts_.bodies.arrivals());
-  for (const data::GroupId group : comm::values_of_all(parts_.ranks.world, arrived)) {
-    if (--told_.at(group) == 0) in_line_.push_back(group);
-  }
+  for (const data::GroupId group : comm::values_of_all(parts_.ranks.world, arrived)) in_line_.push_back(group);
 }
 
 void WorkerSource::forget(std::span<const data::GroupId> groups) {
@@ -277,7 +268,6 @@ void WorkerSource::work_early() {
 
 std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::PolicyVersion version) {
   comm::Group& world = parts_.ranks.world;
-  const bool looks_ahead = parts_.config.workers.prefetch || !parts_.config.workers.split;
   for (;;) {
     if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault_of(door_))) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
@@ -285,7 +275,7 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
     if (door_) {
       told.groups = door_->take(step);
       told.is_batch = !told.groups.heads.empty();
-      if (!told.is_batch && looks_ahead) told.groups = door_->ahead();
+      if (!told.is_batch) told.groups = door_->ahead();
     }
     told = tell(std::move(told));
     const bool all = bring(told.groups, told.is_batch);

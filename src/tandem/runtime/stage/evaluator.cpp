@@ -3,6 +3,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/generate/setup.h"
 #include "tandem/model/kernel/logit.h"
 #include "tandem/queue/backend/exchange.h"
 #include "tandem/runtime/folder/step_failed.h"
@@ -13,9 +14,10 @@ namespace {
 
 std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const text::Tokenizer& tokenizer, Evaluation e) {
   const config::RunConfig& config = parts.config;
+  const generate::ResponseEnds ends(config.rollout.stop, config.eval.sampling, e.decoder->config(), &tokenizer);
   const serve::AnswerRequest request{*e.decoder, *e.parameters, parts.memory.device, &tokenizer, config.rollout.engine,
-                                     config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
-                                     std::move(e.stop), e.idle_engine};
+                                     {.sampling = config.eval.sampling, .group_size = e.n, .seed = e.seed, .ends = ends},
+                                     e.layout.dp_rank(e.rank), e.layout.dp, std::move(e.stop), e.idle_engine};
   const serve::Grading grading{e.rule, reward::grading_of(config.reward), config.schedule.queue.take_timeout_s, e.stop_grading};
   return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;
 }

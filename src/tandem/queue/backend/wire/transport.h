@@ -8,7 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/endpoint.h"
 #include "tandem/queue/backend/wire/store_server.h"
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 
 namespace tandem::queue::wire {
 

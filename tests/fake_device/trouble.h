@@ -6,7 +6,7 @@
 
 namespace tandem::device::fake {
 
-/// Words with a comma between, before the first use of a device:
+/// Words with a comma between, before the first use of a device; those of TANDEM_FAKE_DEVICE are read then:
 /// - `lost_after=N`: each device is lost when it has taken so many pieces of work; `device=N`: that one alone is;
 /// - `mib=N`: the memory of a device;
 /// - `devices=N`: how many there are;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The second half of planning: when each transfer goes.
+// Makes a plan: a pure function of a table, so all ranks compute the same.
 
 #include "tandem/reshard/plan.h"
 
 namespace tandem::reshard {
 
-/// At the end of a message.
-constexpr int64_t kChecksum_bytes = 8;
+/// A rank takes what it holds from itself. Every other element comes to it once, from a holder of its node if there is one. Ranks that
+/// hold the same share the sending. Errors: InternalError if nobody holds a wanted box.
+Plan make_plan(const Table& table, const PlanOptions& options, Mode mode);
+/// The mode whose busiest rank is done first, as modelled.
+Plan make_plan(const Table& table, const PlanOptions& options);
 
 /// Gives each transfer the first bucket in which both its ranks have room; one between nodes also needs their room for such traffic. A
 /// transfer that passes on what another brings comes later: its bucket is packed after that of the other is unpacked. Then sorts the

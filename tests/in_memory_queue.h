@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A queue of threads of one process: calls are function calls, and stores are found by name.
+// A queue in memory for tests: calls are function calls under a mutex, and stores are found by name.
 
 #include <map>
 #include <mutex>
@@ -11,13 +11,13 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/queue/desk.h"
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 
 namespace tandem::queue {
 
 /// What its clients share.
-struct LocalQueue {
-  LocalQueue(const Options& options, double lease_s, Desk::PromptOf prompt_of, std::string welcome = "")
+struct InMemoryQueue {
+  InMemoryQueue(const Options& options, double lease_s, Desk::PromptOf prompt_of, std::string welcome = "")
       : controller(options, LeaseTerms{lease_s, Incarnation{0}}),
         desk(controller, Incarnation{0}, "", std::move(prompt_of), std::move(welcome)) {}
 
@@ -37,14 +37,14 @@ struct LocalQueue {
 
 /// Ownership  uses queue and store.
 /// Threads    one; each client has its own.
-class LocalTransport final : public Transport {
+class InMemoryTransport final : public Transport {
  public:
-  LocalTransport(LocalQueue& queue, const Store& own) : queue_(queue) {
+  InMemoryTransport(InMemoryQueue& queue, const Store& own) : queue_(queue) {
     std::lock_guard lock(queue_.mutex);
     own_store_ = join_text("store ", queue_.num_stores_ever++);
     queue_.stores[own_store_] = &own;
   }
-  ~LocalTransport() override {
+  ~InMemoryTransport() override {
     std::lock_guard lock(queue_.mutex);
     queue_.stores.erase(own_store_);
   }
@@ -64,7 +64,7 @@ class LocalTransport final : public Transport {
   std::string name() const override { return "queue"; }
 
  private:
-  LocalQueue& queue_;
+  InMemoryQueue& queue_;
   std::string own_store_;
   std::optional<Answer> answer_;
 };

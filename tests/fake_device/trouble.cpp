@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/device/backend/fake/trouble.h"
+#include "tests/fake_device/trouble.h"
 
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/device/backend/fake/queue.h"
+#include "tests/fake_device/queue.h"
 
 namespace tandem::device::fake {
 namespace {
@@ -18,10 +19,20 @@ struct Trouble {
   bool is_found = false;
   std::string wrong;
 };
+constexpr auto kVariable = "TANDEM_FAKE_DEVICE";
+
 // Of the process, as its devices are.
 Trouble& trouble() {
   static Trouble one;
   return one;
+}
+
+const Trouble& trouble_as_told() {
+  static const bool is_read [[maybe_unused]] = [] {
+    if (const char* words = std::getenv(kVariable)) have_trouble(words, kVariable);
+    return true;
+  }();
+  return trouble();
 }
 
 // Of `NAME=N`; none that is known, or no number: false.
@@ -36,10 +47,10 @@ bool read_number(const std::string& word, const std::map<std::string, int64_t*>&
 
 }  // namespace
 
-int num_devices() { return trouble().devices; }
-int first_of_machine() { return trouble().first; }
-bool is_found_by_auto() { return trouble().is_found; }
-const std::string& wrong_operator() { return trouble().wrong; }
+int num_devices() { return trouble_as_told().devices; }
+int first_of_machine() { return trouble_as_told().first; }
+bool is_found_by_auto() { return trouble_as_told().is_found; }
+const std::string& wrong_operator() { return trouble_as_told().wrong; }
 
 void have_trouble(const std::string& words, const std::string& variable) {
   int64_t lost_after = 0, device = -1, mib = 0, count = kMostDevices, of_machine = 0;

@@ -3,7 +3,7 @@
 // which is this process, that gets. A put is what makes samples readable for others: the worker leases groups, puts their bodies into its
 // store and their heads into the queue. A get is what makes them readable here: the trainer takes the batch, fetches the bodies, reads
 // them, and commits the step. A call for metadata leases one group.
-#include "tandem/bench/queue/queue.h"
+#include "queue/queue.h"
 
 #include <malloc.h>
 
@@ -15,13 +15,13 @@
 #include <string>
 #include <utility>
 
+#include "queue/child.h"
+#include "queue/sample_rows.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
-#include "tandem/bench/queue/child.h"
 #include "tandem/bench/report.h"
-#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/reward/backend/private_folder.h"
@@ -84,7 +84,7 @@ struct QueueClient {
   }
   queue::Store store;
   queue::wire::Transport transport;
-  queue::DeskClient client;
+  queue::Client client;
 };
 
 std::vector<SampleId> samples_of(std::span<const GroupId> groups) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/bench/queue/child.h"
+#include "queue/child.h"
 
 #include <poll.h>
 #include <sys/prctl.h>

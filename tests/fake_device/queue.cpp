@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/device/backend/fake/queue.h"
+#include "tests/fake_device/queue.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>

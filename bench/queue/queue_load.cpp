@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/bench/queue/queue_load.h"
+#include "queue/queue_load.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

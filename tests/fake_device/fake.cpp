@@ -3,9 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include "tandem/base/check.h"
-#include "tandem/device/backend/fake/queue.h"
-#include "tandem/device/backend/fake/register.h"
-#include "tandem/device/backend/fake/trouble.h"
+#include "tests/fake_device/queue.h"
+#include "tests/fake_device/register.h"
+#include "tests/fake_device/trouble.h"
 #include "tandem/device/device.h"
 #include "tandem/device/fault.h"
 #include "tandem/device/pages.h"
@@ -120,10 +120,16 @@ const Backend kFake = {"fake",
                          return std::make_unique<FakeMemory>(device, num_bytes);
                        },
                        [](at::Device device) -> std::unique_ptr<Graphs> { return std::make_unique<FakeGraphs>(device); },
-                       /*has_host_memory=*/true};
+                       /*has_host_memory=*/true,
+                       /*pin=*/nullptr,
+                       /*unpin=*/nullptr,
+                       fake::is_found_by_auto};
+
+// Whoever links this file has the device.
+[[maybe_unused]] const bool is_added = [] {
+  add_backend([]() -> const Backend& { return kFake; });
+  return true;
+}();
 
 }  // namespace
-
-const Backend& fake::backend() { return kFake; }
-
 }  // namespace tandem::device

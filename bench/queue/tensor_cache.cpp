@@ -2,7 +2,7 @@
 // A batch goes from one stage to the next. Samples have tokens, log-probabilities and three numbers; each rank makes as many of them,
 // rising by id. With equal layouts the next stage wants a sample where it was made, with unequal ones on rank id mod ranks: with two
 // ranks, half of what each has moves. Measured is all of it, from columns in memory to rows that the next stage can read.
-#include "tandem/bench/tensor_cache.h"
+#include "queue/tensor_cache.h"
 
 #include <ATen/ops/empty.h>
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "queue/sample_rows.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/bench/report.h"
-#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/comm/launch.h"
 #include "tandem/queue/body/tensor_cache.h"
 #include "tandem/runtime/launch.h"

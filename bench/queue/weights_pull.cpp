@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/bench/queue/weights_pull.h"
+#include "queue/weights_pull.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/device/backend/fake/register.h"
+#include "tests/fake_device/register.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "tandem/base/check.h"
-#include "tandem/device/backend/fake/queue.h"
-#include "tandem/device/backend/fake/trouble.h"
+#include "tests/fake_device/queue.h"
+#include "tests/fake_device/trouble.h"
 
 namespace tandem::device::fake {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/bench/queue/sample_rows.h"
+#include "queue/sample_rows.h"
 
 #include <utility>
 

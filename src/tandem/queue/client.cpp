@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/queue/desk_client.h"
+#include "tandem/queue/client.h"
 
 #include <algorithm>
 #include <random>
@@ -25,16 +25,16 @@ int64_t random_number() {
 
 }  // namespace
 
-DeskClient::DeskClient(Transport& transport, Store& store, const DeskClientOptions& options)
+Client::Client(Transport& transport, Store& store, const ClientOptions& options)
     : transport_(transport),
       store_(store),
       options_(options),
       caller_({transport.own_store(), options.dtype, options.device}, random_number() >> 2, {random_number(), random_number()}) {}
 
-void DeskClient::fail(const std::string& what) const { throw PeerError(transport_.name() + ": " + what); }
+void Client::fail(const std::string& what) const { throw PeerError(transport_.name() + ": " + what); }
 
 // The call again and again, until its answer comes.
-DeskClient::What DeskClient::answer_to(const Call& call) {
+Client::What Client::answer_to(const Call& call) {
   const Deadline deadline = Deadline::after_s(options_.deadline_s);
   const double begin_s = now_s();
   bool has_said = false;
@@ -67,7 +67,7 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
   fail(join_text("no answer within ", options_.deadline_s, " s: it is over, elsewhere, or wants another token"));
 }
 
-std::string DeskClient::join() {
+std::string Client::join() {
   What what = answer_to(caller_.begin_join());
   auto* joined = std::get_if<answer::Joined>(&what);
   if (!joined) return "";
@@ -76,12 +76,12 @@ std::string DeskClient::join() {
   return std::move(joined->welcome);
 }
 
-DeskClient::What DeskClient::ask(decltype(Call::verb) verb) {
+Client::What Client::ask(decltype(Call::verb) verb) {
   return caller_.has_joined() ? answer_to(caller_.begin(std::move(verb))) : answer::JoinAgain{};
 }
 
 // What a client may go on with that was given up, if the controller is the same: another has nothing to give it.
-DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
+Client::What Client::ask_as_before(decltype(Call::verb) verb) {
   const Incarnation before = caller_.incarnation();
   What what = ask(verb);
   if (!std::holds_alternative<answer::JoinAgain>(what)) return what;
@@ -91,19 +91,19 @@ DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
   return ask(std::move(verb));
 }
 
-std::vector<SampleId> DeskClient::samples_of(std::span<const GroupId> groups) const {
+std::vector<SampleId> Client::samples_of(std::span<const GroupId> groups) const {
   std::vector<SampleId> samples;
   for (const GroupId group : groups)
     for (int64_t i = 0; i < group_size_; ++i) samples.push_back(data::sample_id(group, group_size_, i));
   return samples;
 }
 
-void DeskClient::drop(std::span<const GroupId> groups) {
+void Client::drop(std::span<const GroupId> groups) {
   store_.drop(samples_of(groups));
   for (const GroupId group : groups) kept_.erase(group);
 }
 
-std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version, int64_t speaks_for) {
+std::vector<Task> Client::lease(int64_t most, PolicyVersion version, int64_t speaks_for) {
   What what = ask(call::LeaseGroups{most, version, speaks_for, weights_checksum_});
   auto* leased = std::get_if<answer::Leased>(&what);
   if (!leased) return {};
@@ -121,7 +121,7 @@ std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version, int64_t
   return tasks;
 }
 
-std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
+std::vector<GroupId> Client::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                          std::vector<data::Group> begun) {
   call::Beat beat{version, {leases.begin(), leases.end()}, {}, std::move(begun)};
   std::map<GroupId, Told> telling;
@@ -150,7 +150,7 @@ std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const 
 }
 
 // The bodies are here before anyone hears of them.
-std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
+std::vector<bool> Client::put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
                                   std::vector<int64_t> measures) {
   std::vector<GroupId> groups, useless;
   for (const data::Group& head : heads) {
@@ -170,7 +170,7 @@ std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vect
   return kept;
 }
 
-std::optional<data::Batch> DeskClient::take(StepId step, PolicyVersion version) {
+std::optional<data::Batch> Client::take(StepId step, PolicyVersion version) {
   taken_.clear();
   What what = ask(call::Take{step, version});
   auto* taken = std::get_if<answer::Taken>(&what);
@@ -184,7 +184,7 @@ std::optional<data::Batch> DeskClient::take(StepId step, PolicyVersion version) 
   return data::Batch{step, version, std::move(taken->heads)};
 }
 
-bool DeskClient::read(TensorCache& into) {
+bool Client::read(TensorCache& into) {
   std::vector<call::Lose> lost;  // of all stores that fail, before the batch is taken again
   for (const auto& [store, groups] : taken_) {
     const std::vector<SampleId> samples = samples_of(groups);
@@ -198,7 +198,7 @@ bool DeskClient::read(TensorCache& into) {
   return false;
 }
 
-std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {
+std::vector<GroupId> Client::commit(StepId step, PolicyVersion after) {
   taken_.clear();
   const What what = ask_as_before(call::Commit{step, after});
   const auto* over = std::get_if<answer::Over>(&what);
@@ -206,6 +206,6 @@ std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {
   return over->groups;
 }
 
-void DeskClient::close(const std::string& failure) { (void)ask(call::Leave{failure}); }
+void Client::close(const std::string& failure) { (void)ask(call::Leave{failure}); }
 
 }  // namespace tandem::queue

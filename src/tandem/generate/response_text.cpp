@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/generate/response_text.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "tandem/base/error.h"
+#include "tandem/text/stream.h"
+
+namespace tandem::generate {
+namespace {
+
+// The text of a response as it grows, and what ends it.
+struct GrowingText {
+  text::StreamingDetokenizer stream;
+  text::StopMatcher stops;
+};
+
+rollout::MakeTokenListener listeners_for(const text::Tokenizer* tokenizer, std::vector<std::string> stops) {
+  std::erase(stops, "");
+  if (stops.empty()) return {};
+  if (!tokenizer) throw UserError("stop", "the model directory has no tokenizer", "token ids need no stop text; use the model's eos");
+  return [tokenizer, stops] {
+    const auto text = std::make_shared<GrowingText>(text::StreamingDetokenizer(*tokenizer, true), text::StopMatcher(stops));
+    return [text](int32_t token) { return !text->stops.feed(text->stream.push(token)); };
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> stop_texts(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                                    const text::Tokenizer* tokenizer) {
+  if (tokenizer && !sampling.ignore_eos) asked.insert(asked.end(), model.stop_strings.begin(), model.stop_strings.end());
+  return asked;
+}
+
+std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer) {
+  std::vector<int32_t> ids = model_eos;
+  if (tokenizer && tokenizer->eos_id() && std::ranges::find(ids, *tokenizer->eos_id()) == ids.end()) ids.push_back(*tokenizer->eos_id());
+  return ids;
+}
+
+ResponseEnds::ResponseEnds(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
+                           const text::Tokenizer* tokenizer)
+    : tokenizer_(tokenizer),
+      ids_(stop_ids(model.eos_ids, tokenizer)),
+      texts_(stop_texts(std::move(asked), sampling, model, tokenizer)),
+      listeners_(listeners_for(tokenizer, texts_)) {}
+
+void ResponseEnds::fill_text(data::Group& group) const {
+  if (!tokenizer_) return;
+  const auto fill = [&](data::Sample& sample) {
+    std::vector<int32_t> ids = sample.ids;
+    std::erase_if(ids, [&](int32_t id) { return id < 0 || id >= tokenizer_->vocab_size(); });
+    sample.text = tokenizer_->decode(ids, true);
+    text::StopMatcher matcher(texts_);
+    if (const auto found = matcher.feed(sample.text)) sample.text.resize(found->cut);
+  };
+  for (data::Sample& sample : group.samples) fill(sample);
+  if (group.greedy) fill(*group.greedy);
+}
+
+}  // namespace tandem::generate
