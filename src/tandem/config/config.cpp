@@ -234,6 +234,7 @@ void describe(OptionVisitor& field, RunConfig& o) {
   field.section("data", o.data, "Where prompts come from.");
   field.section("reward", o.reward, "How answers are scored.");
   field.section("rollout", o.rollout, "How answers are generated.");
+  field.section("episode", o.episode, "Conversations with an environment: a response of several turns.");
   field.section("algo", o.algo, "Advantages and the loss.");
   field.section("train", o.train, "The optimizer's update.");
   field.section("critic", o.critic, "The critic of PPO (algo.advantage: gae).");
@@ -259,6 +260,8 @@ std::vector<std::string> data_files(const RunConfig& config) {
   for (const std::string& path : {config.data.train, config.data.chat_template})
     if (!path.empty()) files.push_back(path);
   for (const std::string& file : reward::python_files(config.reward)) files.push_back(file);
+  if (const size_t colon = config.episode.environment.rfind(':'); colon != std::string::npos)
+    files.push_back(config.episode.environment.substr(0, colon));
   for (const std::string& function : {config.algo.loss, config.algo.advantage})
     if (algo::names_function(function)) files.push_back(function.substr(0, function.rfind(':')));
   return files;

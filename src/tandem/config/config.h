@@ -147,6 +147,7 @@ struct RunConfig {
   data::Options data;
   reward::Options reward;
   RolloutOptions rollout;
+  rollout::EpisodeOptions episode;
   algo::Options algo;
   train::Options train;
   CriticOptions critic;
@@ -165,6 +166,8 @@ struct RunConfig {
   int64_t round_steps() const { return parallel.exchange_steps * (staleness() == 0 ? 8 : 1); }
   /// Whether some ranks generate without an end while others train: schedule.mode.
   bool is_free() const;
+  /// Whether a response is a conversation with an environment.
+  bool has_episodes() const { return !episode.environment.empty(); }
   /// Whether workers generate, and ranks do so for evaluations alone.
   bool has_workers() const { return workers.local > 0 || !workers.listen.empty(); }
 };

@@ -216,6 +216,10 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
     given.insert(s.name);
   }
   if (config.algo.advantage == "gae" && !given.contains("critic.lr")) config.critic.train.lr = config.train.lr;
+  const reward::Options& r = config.reward;
+  const bool names_rule = !r.rule.empty() || !r.rules.empty() || !r.by_source.empty() || !r.python.empty() || !r.url.empty() ||
+                          !r.model.empty();
+  if (config.has_episodes() && !names_rule) config.reward.rule = "episode";
   for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
   if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());
   validate(config, path.empty() ? "options" : path);
@@ -323,6 +327,9 @@ void validate(const RunConfig& c, const std::string& where) {
     throw UserError(where, "workers generate, and parallel.placement is " + c.parallel.placement, "colocated: all ranks train");
   if (c.has_workers() && !c.schedule.mode.empty())
     throw UserError(where, "workers generate, and schedule.mode says how ranks do", "no schedule.mode");
+  if (c.has_episodes() && c.algo.compares_with_greedy())
+    throw UserError(where, "algo.advantage is " + c.algo.advantage + ", which compares with a greedy answer, and episodes have none",
+                    "another algo.advantage, or no episode.environment");
   check_listen(c.workers.listen, where);
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))

@@ -16,7 +16,7 @@
 namespace tandem::data {
 
 using Values = std::variant<std::vector<int32_t>, std::vector<int64_t>, std::vector<float>, std::vector<double>, std::vector<char>,
-                            std::vector<int16_t>>;
+                            std::vector<int16_t>, std::vector<uint8_t>>;
 
 struct Column {
   Values values;

@@ -41,6 +41,7 @@ struct Sample {
   std::vector<float> logprobs;      ///< one per response token: log_softmax(logits / T)[token] over the full vocabulary
   std::vector<float> kept_mass;     ///< log of the mass top-k/top-p kept, one per token; empty when both are off
   std::vector<int64_t> versions;    ///< policy version that sampled each token
+  std::vector<uint8_t> trainable;   ///< 0 for each token that the policy did not choose, as what an environment says; empty: it chose all
   std::vector<int16_t> routes;      ///< experts of each token that went through the model (all but the last): model::Decoder::route_width
                                     ///< per token, -1 where none was asked for; empty where they are not recorded
   FinishReason finish = FinishReason::kStop;
@@ -63,6 +64,13 @@ struct Batch {
   PolicyVersion version{};          ///< version before the update that trains it
   std::vector<Group> groups;        ///< ordered by group id
 };
+
+/// Where the policy began to speak last: behind the last token of an environment.
+inline size_t last_turn_begin(const Sample& sample) {
+  size_t begin = sample.trainable.size();
+  while (begin > 0 && sample.trainable[begin - 1]) --begin;
+  return begin;
+}
 
 inline SampleId sample_id(GroupId group, int64_t group_size, int64_t index) {
   return SampleId{value(group) * group_size + index};

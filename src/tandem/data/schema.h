@@ -45,6 +45,7 @@ inline constexpr std::tuple kBodyColumns{
     BodyColumn{"prompt_ids", "prompt_ids", &Prompt::ids, kPrompt, Entries::kAny, /*is_graded=*/true},
     BodyColumn{"response_ids", "response_ids", &Sample::ids, kTraining, Entries::kTokens, /*is_graded=*/true},
     BodyColumn{"logprobs", "logprobs", &Sample::logprobs, kTraining, Entries::kTokens},
+    BodyColumn{"trainable", "trainable", &Sample::trainable, kTraining, Entries::kTokensOrNone},
     BodyColumn{"routes", "routes", &Sample::routes, kTraining, Entries::kComputed},
     BodyColumn{"versions", "versions", &Sample::versions, kRecord, Entries::kTokens},
     BodyColumn{"kept_mass", "kept_mass", &Sample::kept_mass, kRecord, Entries::kTokensOrNone},

@@ -17,6 +17,12 @@ struct GrowingText {
   text::StopMatcher stops;
 };
 
+std::string decoded(const text::Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  std::vector<int32_t> known(ids.begin(), ids.end());
+  std::erase_if(known, [&](int32_t id) { return id < 0 || id >= tokenizer.vocab_size(); });
+  return tokenizer.decode(known, true);
+}
+
 rollout::MakeTokenListener listeners_for(const text::Tokenizer* tokenizer, std::vector<std::string> stops) {
   std::erase(stops, "");
   if (stops.empty()) return {};
@@ -48,14 +54,19 @@ ResponseEnds::ResponseEnds(std::vector<std::string> asked, const rollout::Sampli
       texts_(stop_texts(std::move(asked), sampling, model, tokenizer)),
       listeners_(listeners_for(tokenizer, texts_)) {}
 
+std::string ResponseEnds::text_of(std::span<const int32_t> ids) const {
+  std::string text = decoded(*tokenizer_, ids);
+  text::StopMatcher matcher(texts_);
+  if (const auto found = matcher.feed(text)) text.resize(found->cut);
+  return text;
+}
+
 void ResponseEnds::fill_text(data::Group& group) const {
   if (!tokenizer_) return;
   const auto fill = [&](data::Sample& sample) {
-    std::vector<int32_t> ids = sample.ids;
-    std::erase_if(ids, [&](int32_t id) { return id < 0 || id >= tokenizer_->vocab_size(); });
-    sample.text = tokenizer_->decode(ids, true);
-    text::StopMatcher matcher(texts_);
-    if (const auto found = matcher.feed(sample.text)) sample.text.resize(found->cut);
+    const std::span<const int32_t> ids(sample.ids);
+    const size_t last = data::last_turn_begin(sample);
+    sample.text = (last > 0 ? decoded(*tokenizer_, ids.first(last)) : "") + text_of(ids.subspan(last));
   };
   for (data::Sample& sample : group.samples) fill(sample);
   if (group.greedy) fill(*group.greedy);

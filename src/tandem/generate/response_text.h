@@ -3,6 +3,7 @@
 // Where a response ends, and its text.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,12 @@ class ResponseEnds {
   const std::vector<int32_t>& ids() const { return ids_; }
   /// Empty if no text ends a response.
   const rollout::MakeTokenListener& listeners() const { return listeners_; }
-  /// Fills the text of each sample, and of a greedy answer, without special tokens and cut before the first stop text. Ids above the
-  /// tokenizer's are left out.
+  /// Without special tokens, and cut before the first stop text. Ids above the tokenizer's are left out.
+  std::string text_of(std::span<const int32_t> ids) const;
+  /// Fills the text of each sample, and of a greedy answer. Where an environment spoke, only the last turn is cut.
   void fill_text(data::Group& group) const;
+  /// Null where there is none.
+  const text::Tokenizer* tokenizer() const { return tokenizer_; }
 
  private:
   const text::Tokenizer* tokenizer_ = nullptr;

@@ -15,7 +15,7 @@ rollout::GroupRequest GenerateSetup::request(data::GroupId group, data::Prompt p
   request.sampling = sampling;
   request.seed = seed;
   request.stop_ids = ends.ids();
-  request.make_listener = ends.listeners();
+  request.make_listener = make_listener ? make_listener : ends.listeners();
   for (int64_t i = 0; most_tokens && i < group_size; ++i)
     request.max_new_tokens.push_back(most_tokens(data::sample_id(group, group_size, i)));
   request.record_routes = record_routes;

@@ -172,14 +172,24 @@ void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {
   for (const auto& [name, value] : comm::largest_of_all(world, mine)) recorder.set(name, value);
 }
 
-generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer) {
+std::shared_ptr<const generate::Environment> environment_of(const config::RunConfig& config) {
+  if (!config.has_episodes()) return nullptr;
+  const reward::Options& r = config.reward;
+  generate::MakeEpisode make = generate::make_environment(config.episode, {r.python_executable, r.python_memory_mib << 20, r.notices});
+  return std::make_shared<generate::Environment>(generate::Environment{std::move(make), config.episode, r.notices});
+}
+
+generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer,
+                                       std::shared_ptr<const generate::Environment> environment) {
   const rollout::Sampling& sampling = config.rollout.sampling;
   return {.sampling = sampling,
           .group_size = config.schedule.queue.group_size,
           .seed = static_cast<uint64_t>(config.run.seed),
           .record_routes = config.schedule.routing_replay,
           .with_greedy = config.algo.compares_with_greedy(),
-          .ends = generate::ResponseEnds(config.rollout.stop, sampling, model, &tokenizer)};
+          .ends = generate::ResponseEnds(config.rollout.stop, sampling, model, &tokenizer),
+          .has_episodes = config.has_episodes(),
+          .environment = std::move(environment)};
 }
 
 }  // namespace tandem::policy

@@ -74,7 +74,11 @@ class MemoryMetrics {
   bool told_of_budget_ = false;  // that passes took more than memory.device_mib
 };
 
-/// What the recipe says of generation for training. The tokenizer must outlive it.
-generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer);
+/// The environment of the recipe's episodes; null without episodes. Errors: UserError as generate::make_environment.
+std::shared_ptr<const generate::Environment> environment_of(const config::RunConfig& config);
+/// What the recipe says of generation for training. `environment`: on the rank that talks to it for its replica; else null. The tokenizer
+/// must outlive it.
+generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer,
+                                       std::shared_ptr<const generate::Environment> environment);
 
 }  // namespace tandem::policy

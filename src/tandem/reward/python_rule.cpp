@@ -81,12 +81,13 @@ WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, 
 void describe(OptionVisitor& field, PythonOptions& o) {
   field("python", o.python, "python: a function of yours, FILE.py:NAME; docs/rewards.md has its form.");
   field("python_executable", o.python_executable,
-        "python, math_verify, code: the Python that runs them; empty: that of an installed wheel, else python3 on PATH (math_verify: the "
-        "one scripts/setup made).");
+        "python, math_verify, code, episode.environment: the Python that runs them; empty: that of an installed wheel, else python3 on "
+        "PATH (math_verify: the one scripts/setup made).");
   field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.",
         at_least(0));
   field("python_memory_mib", o.python_memory_mib,
-        "python, math_verify: MiB of data that a worker process, and each that it starts, may have; 0: no limit.", at_least(0));
+        "python, math_verify, episode.environment: MiB of data that a worker process, and each that it starts, may have; 0: no limit.",
+        at_least(0));
 }
 void describe(OptionVisitor& field, MathOptions& o) {
   field("fallback", o.fallback, "math: who is asked where the built-in comparison cannot read an answer.", one_of({"none", "math_verify"}));
@@ -101,9 +102,7 @@ std::unique_ptr<Rule> python_rule(const PythonOptions& o, const BatchOptions& ba
   if (!std::filesystem::is_regular_file(function.file))
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
-  const std::string& of_wheel = wheel_python();
-  const std::string python = !o.python_executable.empty() ? o.python_executable : of_wheel.empty() ? "python3" : of_wheel;
-  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, batch, python));
+  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, batch, python_for(o.python_executable)));
 }
 
 std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) {

@@ -119,9 +119,26 @@ class WeightedSum : public Rule {
   std::string name_ = "rules";
 };
 
+// Stands for the rewards that an environment gives.
+class EpisodeRule : public Rule {
+ public:
+  Score score(const Answer&) const override {
+    throw UserError("the environment", "gave no reward for an episode",
+                    "a reward with one of its turns, or a reward.rule that scores the text");
+  }
+  const std::string& name() const override { return name_; }
+  bool needs_gold() const override { return false; }
+  bool reads_gold() const override { return true; }
+  bool reads_columns() const override { return true; }
+
+ private:
+  std::string name_ = "episode";
+};
+
 // Rules that are more than a function of one answer, made once per reward.
 using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
-constexpr Worker kWorkers[] = {{"length", [](const Options& o) { return length_rule(make_rule("math", o)); }},
+constexpr Worker kWorkers[] = {{"episode", [](const Options&) -> std::unique_ptr<Rule> { return std::make_unique<EpisodeRule>(); }},
+                               {"length", [](const Options& o) { return length_rule(make_rule("math", o)); }},
                                {"math_verify", [](const Options& o) { return math_verify_rule(o, o); }},
                                {"python", [](const Options& o) { return python_rule(o, o); }},
                                {"code", [](const Options& o) { return code_rule(o, o.python_executable); }},

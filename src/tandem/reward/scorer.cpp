@@ -25,13 +25,19 @@ namespace {
 
 constexpr double kMomentS = 0.1;  // between looks at whether to stop
 
+// An environment has scored all of a group, or none.
 void score_samples(const Rule& rule, const data::Group& group, std::span<data::Sample> samples) {
+  const auto num_scored = std::ranges::count(samples, true, &data::Sample::scored);
+  if (!samples.empty() && num_scored == std::ssize(samples)) return;
+  if (num_scored > 0)
+    throw UserError("the environment", join_text("gave a reward to ", num_scored, " of ", samples.size(), " episodes"),
+                    "one to each, or to none");
   std::vector<Answer> answers;
   for (const data::Sample& sample : samples) answers.push_back(answer_of(group, sample));
   std::vector<Score> scores = rule.score_batch(answers);
   for (size_t i = 0; i < scores.size(); ++i) {
     samples[i].score = scores[i].score;
-    samples[i].parts = std::move(scores[i].parts);
+    std::ranges::move(scores[i].parts, std::back_inserter(samples[i].parts));
     samples[i].scored = true;
   }
 }

@@ -70,8 +70,8 @@ SequenceId Engine::submit(Request request) {
   active.sample.id = request.sample;
   if (request.make_listener) active.listener = request.make_listener();
   const std::vector<int32_t>& response = active.sample.ids;
-  for (const int32_t token : response)
-    if (active.listener) (void)active.listener(token);
+  for (size_t t = data::last_turn_begin(active.sample); t < response.size(); ++t)
+    if (active.listener) (void)active.listener(response[t]);
   std::vector<int32_t> prompt = std::exchange(request.prompt, {});
   scheduler_.submit(id, std::move(prompt), request.record_routes, response);
   active.request = std::move(request);
@@ -186,6 +186,7 @@ std::optional<data::FinishReason> Engine::append(Active& active, const Drawn& dr
   sample.logprobs.push_back(drawn.logprob);
   if (request.sampling.filters()) sample.kept_mass.push_back(drawn.kept_mass);
   sample.versions.push_back(value(version_));
+  if (!sample.trainable.empty()) sample.trainable.push_back(1);
   const bool listed = std::ranges::find(request.stop_ids, drawn.token) != request.stop_ids.end();
   const bool is_ended = active.listener && !active.listener(drawn.token);
   if (is_ended || (listed && !request.sampling.ignore_eos)) return data::FinishReason::kStop;

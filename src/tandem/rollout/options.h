@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "tandem/base/options.h"
 
@@ -23,6 +24,26 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("prefill_tokens", o.prefill_tokens, "Prompt tokens that join one decode step (chunked prefill).", at_least(1));
   field("packed_weights", o.packed_weights, "Keep a copy of the weights in the order decoding reads them fastest; never in parity mode.");
   field("graphs", o.graphs, "Capture decode steps as graphs and replay them, where the device has graphs.");
+}
+
+/// Conversations with an environment.
+struct EpisodeOptions {
+  std::string environment;
+  int64_t workers = 4;
+  double timeout_s = 60;
+  int64_t attempts = 3;
+};
+inline void describe(OptionVisitor& field, EpisodeOptions& o) {
+  field("environment", o.environment,
+        "Who answers the policy, turn by turn, until the episode is done: FILE.py:CLASS with `reset` and `step` (docs/guide/episodes.md), "
+        "or second_try. Empty: a response is one turn. rollout.max_new_tokens bounds all turns of both, and rollout.stop ends a turn.");
+  field("workers", o.workers, "Threads that have turns of environments; each has a Python process of its own.", between(1, 1024));
+  field("timeout_s", o.timeout_s, "Seconds that the environment of one episode may take for its set-up, all its turns and its score.",
+        above(0));
+  field("attempts", o.attempts,
+        "How often an episode may begin. One that fails (an exception, a dead process, timeout_s) is no sample and begins anew; after so many "
+        "failures the last step is saved and the run ends.",
+        at_least(1));
 }
 
 /// How tokens are drawn. Part of each request, so that evaluation and training share an engine.

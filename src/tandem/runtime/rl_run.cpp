@@ -153,7 +153,9 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       tokenizer_(text::Tokenizer::load(start.model_dir)),
       reward_models_(serve::kBesideGeneration, parts.memory.device),
       reward_(reward_of(parts, request.hooks, reward_models_)),
-      prompts_(serve::data_for(*reward_, config_.data), data::Split::kTrain, serve::PromptText{tokenizer_, start.model_dir}),
+      environment_(parts.ranks.speaks_for_rollout() ? policy::environment_of(parts.config) : nullptr),
+      prompts_(serve::data_for(*reward_, config_.data, config_.has_episodes()), data::Split::kTrain,
+               serve::PromptText{tokenizer_, start.model_dir}),
       algorithm_(config::algorithm_of(config_)),
       actor_(parts, start.model, config_.train),
       ledger_(parts, folder, start.model_dir, config_.run.steps),
@@ -161,7 +163,8 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       bodies_(parts.ranks, homes_, config_.schedule.queue.group_size),
       skew_(parts.ranks.world) {
   if (!config_.data.eval.empty())
-    eval_prompts_.emplace(serve::data_for(*reward_, config_.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, start.model_dir});
+    eval_prompts_.emplace(serve::data_for(*reward_, config_.data, config_.has_episodes()), data::Split::kHeldOut,
+                          serve::PromptText{tokenizer_, start.model_dir});
   check_contexts();
   if (request.hooks.reward && config::scores_in_stage(config_))
     throw UserError("reward", "is a function, and the recipe's reward is a model in a stage of its own", "reward.rule without a model");
@@ -234,7 +237,8 @@ void RlRun::make_source() {
     early_.emplace(parts_.ranks, bodies_, config_.schedule.queue.group_size, std::move(early));
   }
   if (config_.has_workers()) {
-    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, reward_->reads_gold(),
+    const bool tells_answers = reward_->reads_gold() || config_.has_episodes();
+    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, tells_answers,
                                              early_ ? &*early_ : nullptr, ledger_.files().start_dir(), longest, request_.stop,
                                              std::move(tell)});
     return;
@@ -243,7 +247,7 @@ void RlRun::make_source() {
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
   source_ = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
-                                                       tokenizer_, prompts_, rule, homes_, bodies_,
+                                                       tokenizer_, prompts_, rule, environment_, homes_, bodies_,
                                                        std::min(actor_.config().max_positions, longest),
                                                        schedule_.has(planner::StageKind::kAhead), request_.stop,
                                                        request_.hooks.most_tokens, tell, request_.hooks.stepped,
@@ -541,6 +545,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   evaluation.idle_engine = idle;
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
   evaluation.rule = scoring_rule(parts_, *reward_);
+  evaluation.environment = environment_;
   evaluation.stop = ranks.stop_between_tokens(request_.stop);
   evaluation.stop_grading = request_.stop;
   // Unfinished sequences have the one cache that there is room for.

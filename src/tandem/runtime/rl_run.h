@@ -69,6 +69,7 @@ class RlRun {
   text::Tokenizer tokenizer_;
   serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> reward_;
+  std::shared_ptr<const generate::Environment> environment_;  // where this rank talks to it
   serve::PromptStream prompts_;
   std::optional<serve::PromptStream> eval_prompts_;
   algo::Algorithm algorithm_;

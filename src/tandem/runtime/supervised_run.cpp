@@ -21,7 +21,9 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
       reward_models_(serve::kAlone, parts.memory.device),
       reward_(reward::make_reward(reward::for_responses_of(parts.config.rollout.sampling.max_new_tokens, parts.config.reward),
                                   reward_models_.maker())),
-      prompts_(serve::data_for(*reward_, parts.config.data), data::Split::kTrain, serve::PromptText{tokenizer_, model_dir}),
+      environment_(parts.ranks.speaks_for_train() ? policy::environment_of(parts.config) : nullptr),
+      prompts_(serve::data_for(*reward_, parts.config.data, parts.config.has_episodes()), data::Split::kTrain,
+               serve::PromptText{tokenizer_, model_dir}),
       actor_(parts, model, parts.config.supervised.train),
       ledger_(parts, folder, model_dir, parts.config.supervised.steps) {
   if (parts.config.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
@@ -33,7 +35,8 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
   if (evaluates && (layout.cp > 1 || layout.vpp > 1)) {
     if (parts.ranks.is_first()) log::warning("no evaluation: ", model::to_string(layout), " has cp or vpp, and generates nothing");
   } else if (evaluates) {
-    eval_prompts_.emplace(serve::data_for(*reward_, parts.config.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, model_dir});
+    eval_prompts_.emplace(serve::data_for(*reward_, parts.config.data, parts.config.has_episodes()), data::Split::kHeldOut,
+                          serve::PromptText{tokenizer_, model_dir});
     eval_prompts_->require_context(eval.sampling.max_new_tokens, "eval.max_new_tokens", actor_.config().max_positions);
   }
   ledger_.files().load_start(actor_.trained());
@@ -100,6 +103,7 @@ Evaluation SupervisedRun::evaluation() {
                         .layout = ranks.train_layout,
                         .rank = ranks.train_rank()};
   evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
+  evaluation.environment = environment_;
   return evaluation;
 }
 

@@ -41,6 +41,7 @@ class SupervisedRun {
   text::Tokenizer tokenizer_;
   serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> reward_;
+  std::shared_ptr<const generate::Environment> environment_;  // where this rank talks to it
   serve::PromptStream prompts_;
   std::optional<serve::PromptStream> eval_prompts_;  // none: no evaluation
   policy::Actor actor_;

@@ -23,12 +23,13 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
     own->switch_weights(r.parameters, data::PolicyVersion{0});
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
-  generate::Generator generator(r.setup, engine);
+  generate::Generator generator(r.setup, engine, generate::peers_of(r.decoder.place(), 0).alike);
   for (size_t i = 0; i < prompts.size(); ++i)
     generator.admit(data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride}, std::move(prompts[i]));
   int64_t tokens = 0, next = r.first_group;
   std::map<int64_t, data::Group> done;
-  while (generator.step()) {
+  while (generator.step() || generator.awaits_turns()) {
+    if (generator.fault()) std::rethrow_exception(generator.fault());
     if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
     for (data::Group& group : generator.take_ended()) {
       for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());

@@ -6,6 +6,7 @@
 #include "tandem/base/error.h"
 #include "tandem/device/device.h"
 #include "tandem/device/process.h"
+#include "tandem/generate/generator.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/serve/answers.h"
@@ -83,17 +84,14 @@ Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOption
 data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOptions& options,
                                    const std::function<bool(int32_t)>& goes_on) {
   say_not_followed(state_->options.model, options.sampling);
-  rollout::Engine& engine = state_->one_at_a_time();
-  rollout::Request request;
-  request.prompt = std::move(prompt);
-  request.sample = data::SampleId{state_->num_answers++};
-  request.sampling = options.sampling;
-  request.seed = static_cast<uint64_t>(state_->options.seed);
-  request.stop_ids = generate::stop_ids(state_->config.eos_ids, tokenizer());
-  request.make_listener = [&goes_on] { return goes_on; };
-  engine.submit(std::move(request));
-  while (engine.running()) engine.step();
-  return engine.completed().at(0).sample;
+  generate::Generator generator({.sampling = options.sampling,
+                                 .seed = static_cast<uint64_t>(state_->options.seed),
+                                 .ends = {{}, options.sampling, state_->config, tokenizer()},
+                                 .make_listener = [&goes_on] { return goes_on; }},
+                                state_->one_at_a_time());
+  generator.admit(data::GroupId{state_->num_answers++}, {.ids = std::move(prompt)});
+  while (generator.step()) continue;
+  return std::move(generator.take_ended().at(0).samples.at(0));
 }
 
 int64_t Inference::max_positions() const { return state_->config.max_positions; }

@@ -20,12 +20,12 @@ std::vector<double> weights_of(const data::Options& options, data::Split split) 
 
 }  // namespace
 
-data::Options data_for(const reward::Rule& rule, const data::Options& options) {
+data::Options data_for(const reward::Rule& rule, const data::Options& options, bool has_episodes) {
   if (options.answer_column == data::kNoAnswer && rule.needs_gold())
     throw UserError("data.answer_column", join_text("is none, and the reward, ", rule.name(), ", compares with an answer"),
                     "the field that holds it, or another reward");
   data::Options kept = options;
-  if (!rule.reads_columns()) kept.columns.clear();
+  if (!rule.reads_columns() && !has_episodes) kept.columns.clear();
   return kept;
 }
 

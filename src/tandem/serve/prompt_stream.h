@@ -24,7 +24,7 @@ struct PromptText {
 
 /// The options under which rows are opened for a reward: columns are kept only for one that reads them. Errors: UserError if it
 /// needs a right answer and the rows have none.
-data::Options data_for(const reward::Rule& rule, const data::Options& options);
+data::Options data_for(const reward::Rule& rule, const data::Options& options, bool has_episodes = false);
 
 /// Ownership  uses the tokenizer.
 /// Threads    one.

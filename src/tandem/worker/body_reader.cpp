@@ -54,7 +54,7 @@ void BodyReader::fetch_ahead(std::vector<Wanted> groups) {
 // Of rows that came: "" if they are those of which everyone has heard, and have nothing that this run cannot have. Then the group has them.
 std::string BodyReader::take_body(const Wanted& wanted, const queue::TensorCache& rows, data::Group& group) const {
   const std::span<const int64_t> measures = wanted.measures;
-  const size_t width = rows.num_fields() + queue::kNumVersions;
+  const size_t width = rows.num_fields() + queue::kNumFacts;
   TANDEM_CHECK(measures.size() == group.samples.size() * width, measures.size(), " measures of ", group.samples.size(), " samples");
   for (size_t i = 0; i < group.samples.size(); ++i)
     if (!std::ranges::equal(rows.lengths(group.samples[i].id), measures.subspan(i * width, rows.num_fields())))
@@ -62,9 +62,10 @@ std::string BodyReader::take_body(const Wanted& wanted, const queue::TensorCache
   queue::add_body(group, rows);
   if (!wanted.prompt) return "";
   for (size_t i = 0; i < group.samples.size(); ++i) {
-    const std::span<const int64_t> versions = measures.subspan(i * width + rows.num_fields(), queue::kNumVersions);
-    const std::string fault = queue::fault_of_tokens(group.samples[i], std::ssize(group.prompt.ids), PolicyVersion{versions[0]},
-                                                     PolicyVersion{versions[1]}, limits_);
+    const auto facts = queue::TokenFacts::from(measures.subspan(i * width + rows.num_fields(), queue::kNumFacts));
+    if (facts.num_trainable != queue::facts_of(group.samples[i]).num_trainable) return "has other trainable tokens than were said of it";
+    const std::string fault = queue::fault_of_tokens(group.samples[i], std::ssize(group.prompt.ids), PolicyVersion{facts.oldest},
+                                                     PolicyVersion{facts.newest}, limits_);
     if (!fault.empty()) return fault;
   }
   if (group.prompt.ids != wanted.prompt->ids) return "answers another prompt than its own";

@@ -80,10 +80,12 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
   engine_.emplace(config_.rollout.engine,
                   rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
                                        [this](int64_t tokens, double) { keep_pace(tokens); }, /*logs_graphs=*/true});
-  generator_.emplace(policy::generate_setup(config_, model_config_, tokenizer_), *engine_,
-                     generate::OwnThread{generate::peers_of(rank_.ranks.rollout_place(), options.deadline_s)});
+  const bool is_first = world.rank() == 0;
+  auto environment = is_first ? policy::environment_of(config_) : nullptr;
+  generator_.emplace(policy::generate_setup(config_, model_config_, tokenizer_, std::move(environment)), *engine_,
+                     std::vector<comm::Group*>(), generate::OwnThread{generate::peers_of(rank_.ranks.rollout_place(), options.deadline_s)});
   stream_ = generator_->stream();
-  if (world.rank() > 0) return;
+  if (!is_first) return;
   const std::map<std::string, std::string> files = reward_files(config_.reward);
   for (const auto& [file, digest] : welcome.reward_files)
     if (const auto here = files.find(file); here == files.end() || here->second != digest)
@@ -169,7 +171,7 @@ void Generator::admit(queue::Task task) {
 
 void Generator::cancel(const std::vector<data::GroupId>& groups) {
   for (const data::GroupId id : groups)
-    if (groups_.erase(id) > 0) stream_->cancel(id);
+    if (groups_.erase(id) > 0) generator_->cancel(id);
 }
 
 std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& groups) {
@@ -183,9 +185,10 @@ std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& gro
 // A group that was cancelled while it was graded is nobody's.
 std::vector<data::Group> Generator::finished() {
   const Deadline moment = Deadline::after_s(kMomentS);
-  if (!stream_->wait_finished(moment) && !(scorer_ && scorer_->num_pending() > 0)) std::this_thread::sleep_until(moment.time());
+  const bool waits_elsewhere = scorer_ && scorer_->num_pending() > 0;
+  if (!stream_->wait_finished(moment) && !waits_elsewhere) std::this_thread::sleep_until(moment.time());
   const int64_t ended_on_all = comm::min_over(world_, stream_->state().num_ended);
-  for (data::Group& group : generator_->take_ended(ended_on_all)) {
+  for (data::Group& group : generator_->take_ended(ended_on_all, &world_)) {
     if (!groups_.contains(group.id)) continue;
     if (!scorer_) {
       groups_.erase(group.id);
@@ -196,6 +199,7 @@ std::vector<data::Group> Generator::finished() {
   std::vector<data::Group> scored;
   if (!scorer_) return scored;
   has_reward_failed_ = true;  // unless nothing is thrown
+  if (generator_->fault()) std::rethrow_exception(generator_->fault());
   while (std::optional<data::Group> group = scorer_->collect(moment))
     if (groups_.erase(group->id) > 0) scored.push_back(std::move(*group));
   has_reward_failed_ = false;

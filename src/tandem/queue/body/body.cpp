@@ -30,6 +30,16 @@ data::Group head_of(const data::Group& group) {
   return head;
 }
 
+TokenFacts facts_of(const data::Sample& sample) {
+  TokenFacts facts;
+  if (!sample.versions.empty()) {
+    const auto ends = std::ranges::minmax(sample.versions);
+    facts.oldest = ends.min, facts.newest = ends.max;
+  }
+  facts.num_trainable = sample.trainable.empty() ? std::ssize(sample.ids) : std::ranges::count(sample.trainable, 1);
+  return facts;
+}
+
 std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data::Fields& columns) {
   std::vector<int64_t> measures;
   const std::vector<CacheField> fields = body_fields();
@@ -37,22 +47,21 @@ std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data
   for (const data::Group& group : groups)
     for (const data::Sample& s : group.samples) {
       for (const CacheField& field : fields) measures.push_back(columns.at(field.name).lengths.at(row));
-      const auto ends = std::ranges::minmax_element(s.versions);
-      const bool any = !s.versions.empty();
-      measures.insert(measures.end(), {any ? *ends.min : 0, any ? *ends.max : 0});
+      const auto facts = facts_of(s).numbers();
+      measures.insert(measures.end(), facts.begin(), facts.end());
       ++row;
     }
   return measures;
 }
 
 int64_t num_measures() {
-  static const int64_t count = std::ssize(body_fields()) + static_cast<int64_t>(kNumVersions);
+  static const int64_t count = std::ssize(body_fields()) + static_cast<int64_t>(kNumFacts);
   return count;
 }
 
 int64_t padding_bytes(std::span<const std::vector<int64_t>> measures) {
   const std::vector<CacheField> fields = body_fields();
-  const size_t width = fields.size() + kNumVersions;
+  const size_t width = fields.size() + kNumFacts;
   int64_t bytes = 0;
   for (size_t field = 0; field < fields.size(); ++field) {
     int64_t longest = 0, rows = 0, all = 0;

@@ -70,6 +70,7 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
     [](const Claim& c) {
       return first_wrong("a token of version", c.sample.versions, [&](int64_t each) { return each >= c.oldest && each <= c.newest; });
     },
+    [](const Claim& c) { return first_wrong("a mark", c.sample.trainable, [](int64_t mark) { return mark == 0 || mark == 1; }); },
     [](const Claim& c) {
       return first_wrong("a route", c.sample.routes, [&](int64_t route) { return route >= -1 && route < c.limits.num_experts; });
     },
@@ -105,7 +106,7 @@ std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion s
   const auto width = static_cast<size_t>(num_measures());
   for (size_t at = 0; at + width <= of_group.size(); at += width) {
     const auto sample = of_group.subspan(at, width);
-    const auto lengths = sample.first(width - kNumVersions);
+    const auto lengths = sample.first(width - kNumFacts);
     const auto is_length = [](int64_t length) { return length >= 0 && length <= kMostBytes; };
     if (!std::ranges::all_of(lengths, is_length)) return "has a length that none has";
     const int64_t tokens = lengths[kResponse], prompt = lengths[kPromptIds];
@@ -122,9 +123,11 @@ std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion s
     if (!fault.empty()) return fault;
     if (lengths[kText] > product(kMostTokenBytes, tokens + 1)) return join_text("has a text of ", lengths[kText], " bytes");
     if (lengths[kPromptText] + lengths[kAnswer] + lengths[kDataSource] > 0) return "brings texts of the run's own prompt";
-    const int64_t oldest = sample[width - 2], latest = sample[width - 1];
-    if (oldest < value(start) || oldest > latest || latest > value(newest))
-      return join_text("has tokens of versions ", oldest, " to ", latest, ", and began with ", value(start));
+    const TokenFacts facts = TokenFacts::from(sample.last(kNumFacts));
+    if (facts.oldest < value(start) || facts.oldest > facts.newest || facts.newest > value(newest))
+      return join_text("has tokens of versions ", facts.oldest, " to ", facts.newest, ", and began with ", value(start));
+    if (facts.num_trainable < 1 || facts.num_trainable > tokens || (lengths[kTrainable] == 0 && facts.num_trainable < tokens))
+      return join_text("has ", facts.num_trainable, " trainable tokens of ", tokens);
   }
   return "";
 }

@@ -169,7 +169,7 @@ PythonWorkers::PythonWorkers(PythonFunction function, WorkerOptions options)
     free_.insert(free_.begin(), workers_.back().get());  // the first is taken first
   }
   try {
-    start(*workers_.front());
+    start(*workers_.front(), options_.start_timeout_s);
   } catch (const PythonWorker::Lost& lost) {
     shut();
     throw UserError(function_.name, "does not load: " + lost.why, "see the lines above");
@@ -215,7 +215,7 @@ Process PythonWorkers::start_process(const Launch& launch) {
   return started.get();
 }
 
-void PythonWorkers::start(PythonWorker& worker) {
+void PythonWorkers::start(PythonWorker& worker, double timeout_s) {
   auto [ours, theirs] = socket_pair();
   auto [log_reader, log_writer] = pipe_pair();
   Launch launch;
@@ -233,8 +233,8 @@ void PythonWorkers::start(PythonWorker& worker) {
   log_writer.close();
   const json wanted = {
       {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function},
-      {"memory_bytes", options_.memory_bytes}};
-  const json reply = worker.exchange(wanted.dump(-1, ' ', false, json::error_handler_t::replace), options_.start_timeout_s);
+      {"memory_bytes", options_.memory_bytes}, {"is_environment", function_.is_environment}};
+  const json reply = worker.exchange(wanted.dump(-1, ' ', false, json::error_handler_t::replace), timeout_s);
   if (!reply.contains("ready")) worker.end();
   checked(reply);
 }
@@ -260,16 +260,23 @@ PythonWorker& PythonWorkers::check_out() {
   return *worker;
 }
 
+void PythonWorkers::check_out(PythonWorker& worker, const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_free = [&] { return std::ranges::find(free_, &worker) != free_.end(); };
+  if (!freed_.wait_until(lock, deadline.time(), is_free)) throw PeerError(function_.name + ": its worker has others to answer");
+  std::erase(free_, &worker);
+}
+
 void PythonWorkers::give_back(PythonWorker& worker) {
   {
     std::lock_guard lock(mutex_);
     free_.push_back(&worker);
   }
-  freed_.notify_one();
+  freed_.notify_all();
 }
 
 json PythonWorkers::try_once(PythonWorker& worker, const std::string& batch) {
-  if (!worker.running()) start(worker);
+  if (!worker.running()) start(worker, options_.start_timeout_s);
   return worker.exchange(batch, options_.timeout_s);
 }
 
@@ -292,6 +299,19 @@ json PythonWorkers::call(const std::string& batch) {
                         "the lines above say more; reward.timeout_s is how long a batch may take");
       log::warning(function_.name, ": ", lost.why, "; started again");
     }
+  }
+}
+
+json PythonWorkers::tell(int64_t which, const std::string& message, const Deadline& deadline) {
+  PythonWorker& worker = *workers_.at(static_cast<size_t>(which));
+  check_out(worker, deadline);
+  const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
+  const auto left_s = [&] { return std::max(0.0, std::chrono::duration<double>(deadline.time() - Clock::now()).count()); };
+  try {
+    if (!worker.running()) start(worker, left_s());
+    return checked(worker.exchange(message, left_s()));
+  } catch (const PythonWorker::Lost& lost) {
+    throw PeerError(join_text(function_.name, ": ", lost.why));
   }
 }
 

@@ -26,6 +26,7 @@ struct PythonFunction {
   std::string file;
   std::string source;
   std::string function;
+  bool is_environment = false;  ///< a class with `reset` and `step`, for tell()
 };
 
 struct WorkerOptions {
@@ -88,15 +89,19 @@ class PythonWorkers {
   PythonWorkers& operator=(const PythonWorkers&) = delete;
 
   nlohmann::json call(const std::string& batch);
+  /// To worker `which`, below num_workers: of an environment, whose workers are not alike. Blocking: until the deadline, starts included.
+  /// Errors: as call(), without a second try; PeerError if there is no reply in time. The worker has ended then.
+  nlohmann::json tell(int64_t which, const std::string& message, const Deadline& deadline);
   /// Ends the calls in progress, which throw; later ones work.
   void abandon();
 
  private:
   void shut();
   PythonWorker& check_out();
+  void check_out(PythonWorker& worker, const Deadline& deadline);
   void give_back(PythonWorker& worker);
   nlohmann::json try_once(PythonWorker& worker, const std::string& batch);
-  void start(PythonWorker& worker);
+  void start(PythonWorker& worker, double timeout_s);
   Process start_process(const Launch& launch);
   void start_processes();
   nlohmann::json checked(nlohmann::json reply);

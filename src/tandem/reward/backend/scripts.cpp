@@ -15,6 +15,10 @@ std::string_view build_python() {
   return wheel_python().empty() ? std::string_view(TANDEM_BUILD_PYTHON) : wheel_python();
 }
 
+std::string python_for(const std::string& asked) {
+  return !asked.empty() ? asked : wheel_python().empty() ? "python3" : wheel_python();
+}
+
 std::string& wheel_python() {
   static std::string python;
   return python;

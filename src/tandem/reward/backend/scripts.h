@@ -17,5 +17,7 @@ std::string_view script(std::string_view name);
 std::string_view build_python();
 /// Path of the Python that a wheel with this program is installed in; "" without a wheel. Set before anything runs.
 std::string& wheel_python();
+/// What runs the Python of a user: `asked` unless it is empty.
+std::string python_for(const std::string& asked);
 
 }  // namespace tandem::reward

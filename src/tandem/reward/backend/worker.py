@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# A persistent worker: loads one function, then scores batches until its channel, descriptor 3, closes.
+# A persistent worker: loads one function, then scores batches until its channel, descriptor 3, closes; or an environment, and has its
+# conversations.
 # A message is its length in 8 bytes (little endian) and JSON. reward/backend/python_workers.h has the other side.
 #
 # Two processes: the worker, and above it its keeper, which is started first and loads nothing. The kernel makes the keeper the parent of
@@ -60,10 +61,12 @@ def load(wanted):
         sys.modules[name] = module
         spec.loader.exec_module(module)
     function = getattr(module, wanted["function"], None)
-    if not callable(function):
-        names = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+    is_kind, kind, kinds = (inspect.isclass, "class", "classes") if wanted["is_environment"] else (callable, "function", "functions")
+    if not is_kind(function):
+        is_listed = inspect.isclass if wanted["is_environment"] else inspect.isfunction
+        names = [name for name, value in vars(module).items() if is_listed(value) and value.__module__ == module.__name__]
         there = ", ".join(f"`{name}`" for name in names) or "none"
-        raise AttributeError(f"there is no function `{wanted['function']}`; the file's functions: {there}")
+        raise AttributeError(f"there is no {kind} `{wanted['function']}`; the file's {kinds}: {there}")
     return function
 
 
@@ -230,6 +233,61 @@ def answer(function, batch):
     return {"scores": scores}
 
 
+class Episodes:
+    """The conversations of one class of the user, by the number that the run gives them."""
+
+    def __init__(self, environment):
+        for name in ("reset", "step"):
+            if not callable(getattr(environment, name, None)):
+                raise AttributeError(f"`{environment.__name__}` has no `{name}`")
+        self.environment, self.open = environment, {}
+
+    def answer(self, message):
+        for number in message["over"]:
+            self.end(number)
+        number = message["episode"]
+        if "reset" in message:
+            episode = self.environment()
+            said = call(episode.reset, chosen(episode.reset, {**message["columns"], **message["reset"]}))
+            if said is not None:
+                raise TypeError(f"`reset` returned {said!r:.60}: the first words are those of the prompt, in the data")
+            self.open[number] = episode
+            return {}
+        if number not in self.open:
+            return {"unknown": True}
+        step = self.open[number].step
+        reply = turn(call(step, chosen(step, message["step"])))
+        if reply["done"]:
+            self.end(number)
+        return reply
+
+    def end(self, number):
+        close = getattr(self.open.pop(number, None), "close", None)
+        if callable(close):
+            call(close, {})
+
+
+MOST_CHARS = 1 << 20  # of what an environment says in a turn
+
+
+def turn(value):
+    """What `step` returns: (text or ids, reward or None, done), or a dict with text, ids, reward, done."""
+    if isinstance(value, (tuple, list)) and len(value) == 3:
+        said, reward, done = value
+        value = {"text" if said is None or isinstance(said, str) else "ids": said, "reward": reward, "done": done}
+    if not isinstance(value, dict) or set(value) - {"text", "ids", "reward", "done"}:
+        raise TypeError(f"`step` returned {value!r:.60}, expected (text or ids, reward or None, done), or a dict of text, ids, reward, done")
+    text, ids, reward = value.get("text") or "", value.get("ids"), value.get("reward")
+    if not isinstance(text, str):
+        raise TypeError(f"`text` is {text!r:.60}, which is no text")
+    ids = [] if ids is None else [int(each) for each in ids]
+    if text and ids:
+        raise ValueError("`step` gave text and ids: one of the two")
+    if max(len(text), len(ids)) > MOST_CHARS:
+        raise ValueError(f"`step` said {max(len(text), len(ids))} characters or ids in one turn, of at most {MOST_CHARS}")
+    return {"text": text, "ids": ids, "reward": None if reward is None else number(reward, "the reward"), "done": bool(value.get("done"))}
+
+
 def takes_one(function):
     return "solution_str" in inspect.signature(function).parameters
 
@@ -352,19 +410,28 @@ def main():
     start_worker()
     channel = socket.socket(fileno=3)
     channel.set_inheritable(False)
-    function, wanted = None, None
+    function, wanted, episodes = None, None, None
     while True:
         message = receive(channel)
         try:
             if function is None:
                 wanted = message
                 bound_memory(message["memory_bytes"])
-                function = load(message)
+                loaded = load(message)
+                episodes = Episodes(loaded) if message["is_environment"] else None
+                function = loaded
                 reply = {"ready": True}
+            elif episodes:
+                reply = episodes.answer(message)
             else:
                 reply = answer(function, message)
         except (Exception, SystemExit) as error:
-            reply = failure_of_batch(error, function, wanted, message) if function else failure(error, None, wanted["file"])
+            if function is None:
+                reply = failure(error, None, wanted["file"])
+            elif episodes:
+                reply = failure(error, function.step, wanted["file"])
+            else:
+                reply = failure_of_batch(error, function, wanted, message)
         try:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -10,21 +10,16 @@
 namespace tandem::runtime {
 namespace {
 
-using queue::kNumParts, queue::kNumVersions, queue::kPrompt, queue::kRecord;
-using queue::kLogprobs, queue::kPromptIds, queue::kResponse, queue::kRoutes, queue::kVersions;
+using queue::kNumFacts, queue::kNumParts, queue::kPrompt, queue::kRecord, queue::TokenFacts;
+using queue::kLogprobs, queue::kPromptIds, queue::kResponse, queue::kRoutes, queue::kTrainable, queue::kVersions;
 
 bool has(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
-constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its versions
+constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its facts
 
-TokenVersions versions_of(std::span<const int64_t> versions) {
-  if (versions.empty()) return {};
-  const auto [oldest, newest] = std::ranges::minmax_element(versions);
-  return {*oldest, *newest};
-}
+using Facts = std::unordered_map<data::SampleId, TokenFacts>;
 
-data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCache& cache,
-                      const std::unordered_map<data::SampleId, TokenVersions>& versions) {
+data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCache& cache, const Facts& facts) {
   std::vector<data::Group> heads;
   for (const data::Group& group : groups) heads.push_back(queue::head_of(group));
   data::Fields fields = data::fields_of(heads);
@@ -32,32 +27,30 @@ data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCa
   for (data::SampleId id : data::ids_of(heads)) {
     const auto lengths = cache.lengths(id);
     bodies.insert(bodies.end(), lengths.begin(), lengths.end());
-    bodies.insert(bodies.end(), {versions.at(id).oldest, versions.at(id).newest});
+    for (const int64_t number : facts.at(id).numbers()) bodies.push_back(number);
   }
-  const auto width = static_cast<int64_t>(cache.num_fields() + kNumVersions);
+  const auto width = static_cast<int64_t>(cache.num_fields() + kNumFacts);
   fields[kBody] = {std::move(bodies), std::vector<int64_t>(static_cast<size_t>(data::num_rows(fields)), width)};
   return fields;
 }
 
-using Versions = std::unordered_map<data::SampleId, TokenVersions>;
-
-void put(const data::Group& group, queue::TensorCache& cache, Versions& versions) {
+void put(const data::Group& group, queue::TensorCache& cache, Facts& facts) {
   const std::span<const data::Group> one(&group, 1);
-  for (const data::Sample& s : group.samples) versions[s.id] = versions_of(s.versions);
+  for (const data::Sample& s : group.samples) facts[s.id] = queue::facts_of(s);
   cache.put(data::ids_of(one), data::fields_of(one));
 }
 
 // Of others: the lengths of their bodies become known here.
-std::vector<data::Group> read_heads(data::Fields fields, queue::TensorCache& cache, Versions& known) {
+std::vector<data::Group> read_heads(data::Fields fields, queue::TensorCache& cache, Facts& known) {
   std::vector<data::Group> heads = data::groups_of(fields);
   const auto& bodies = std::get<std::vector<int64_t>>(fields.at(kBody).values);
-  const size_t num_fields = cache.num_fields(), width = num_fields + kNumVersions;
+  const size_t num_fields = cache.num_fields(), width = num_fields + kNumFacts;
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   TANDEM_CHECK(bodies.size() == ids.size() * width, "heads of ", ids.size(), " samples with ", bodies.size(), " lengths");
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto row = std::span(bodies).subspan(i * width, width);
     cache.announce(ids[i], row.first(num_fields));
-    known[ids[i]] = {row[num_fields], row[num_fields + 1]};
+    known[ids[i]] = TokenFacts::from(row.last(kNumFacts));
   }
   return heads;
 }
@@ -97,7 +90,7 @@ std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
 }
 
 void BatchRows::keep(data::Group& group) {
-  put(group, cache_, versions_);
+  put(group, cache_, facts_);
   for (data::Sample& s : group.samples)
     data::each_list(s, [](const auto& column, auto& list) {
       if (!column.is_graded) list.clear();
@@ -107,21 +100,21 @@ void BatchRows::keep(data::Group& group) {
 void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
   everywhere_ = true;
   for (data::Group& group : groups) {
-    put(group, cache_, versions_);
+    put(group, cache_, facts_);
     group = queue::head_of(group);
   }
 }
 
 void BatchRows::restore(data::Group& group) {
   if (has(holders(group.id, kRecord), ranks_.world.rank())) {
-    put(group, cache_, versions_);
+    put(group, cache_, facts_);
   } else {
     queue::TensorCache whole(queue::body_fields());
     const std::span<const data::Group> one(&group, 1);
     whole.put(data::ids_of(one), data::fields_of(one));
     for (const data::Sample& s : group.samples) {
       cache_.announce(s.id, whole.lengths(s.id));
-      versions_[s.id] = versions_of(s.versions);
+      facts_[s.id] = queue::facts_of(s);
     }
   }
   group = queue::head_of(group);
@@ -134,10 +127,10 @@ std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<dat
     for (const data::Group& group : graded) all.push_back(queue::head_of(group));
   } else {
     std::vector<std::byte> packed;
-    if (speaks && !graded.empty()) packed = data::pack(heads_of(graded, cache_, versions_));
+    if (speaks && !graded.empty()) packed = data::pack(heads_of(graded, cache_, facts_));
     for (const std::vector<std::byte>& part : comm::all_gather_bytes(peers, packed)) {
       if (part.empty()) continue;
-      for (data::Group& head : read_heads(data::unpack(part), cache_, versions_)) all.push_back(std::move(head));
+      for (data::Group& head : read_heads(data::unpack(part), cache_, facts_)) all.push_back(std::move(head));
     }
   }
   std::ranges::sort(all, {}, &data::Group::id);
@@ -223,11 +216,11 @@ std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) con
 }
 
 void BatchRows::expect(const data::Group& head, std::span<const int64_t> measures, int rank) {
-  const size_t num_fields = cache_.num_fields(), width = num_fields + queue::kNumVersions;
+  const size_t num_fields = cache_.num_fields(), width = num_fields + kNumFacts;
   TANDEM_CHECK(measures.size() == head.samples.size() * width, measures.size(), " measures of ", head.samples.size(), " samples");
   for (const data::Sample& s : head.samples) {
     cache_.announce(s.id, measures.first(num_fields));
-    versions_[s.id] = {measures[num_fields], measures[num_fields + 1]};
+    facts_[s.id] = TokenFacts::from(measures.subspan(num_fields, kNumFacts));
     measures = measures.subspan(width);
   }
   expected_[head.id] = rank;
@@ -249,7 +242,7 @@ int64_t BatchRows::num_prompt_tokens(const data::Group& head) const { return cac
 int64_t BatchRows::num_tokens(data::SampleId sample) const { return cache_.lengths(sample)[kResponse]; }
 
 bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version) const {
-  const TokenVersions& all = versions_.at(sample);
+  const TokenFacts& all = facts_.at(sample);
   return num_tokens(sample) == 0 || (all.oldest == value(version) && all.newest == value(version));
 }
 
@@ -260,6 +253,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
   Body body;
   body.response = cache_.read<int32_t>(sample, kResponse);
   body.logprobs = cache_.read<float>(sample, kLogprobs);
+  body.trainable = cache_.read<uint8_t>(sample, kTrainable);
   body.routes = cache_.read<int16_t>(sample, kRoutes);
   if (!cache_.holds({sample, kRecord})) return body;
   body.versions = cache_.read<int64_t>(sample, kVersions);
@@ -271,7 +265,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 void BatchRows::drop(std::span<const data::Group> heads) {
   for (const data::Group& head : heads) on_first_.erase(head.id), expected_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
-  for (data::SampleId id : ids) versions_.erase(id);
+  for (data::SampleId id : ids) facts_.erase(id);
   cache_.drop(ids);
 }
 

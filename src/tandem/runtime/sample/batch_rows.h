@@ -28,11 +28,6 @@
 
 namespace tandem::runtime {
 
-/// Of a sample's tokens, if it has any.
-struct TokenVersions {
-  int64_t oldest = 0, newest = 0;
-};
-
 /// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
 /// Threads    one per rank; exchange, lend, deal and gather are collective.
 /// Errors     as queue::TensorCache.
@@ -46,6 +41,7 @@ class BatchRows {
   struct Body {
     std::span<const int32_t> response;
     std::span<const float> logprobs;
+    std::span<const uint8_t> trainable;  ///< empty: all are
     std::span<const int16_t> routes;
     std::span<const int64_t> versions;  ///< empty where its record is not, as the text
     std::string_view text;
@@ -85,6 +81,7 @@ class BatchRows {
 
   int64_t num_prompt_tokens(const data::Group& head) const;
   int64_t num_tokens(data::SampleId sample) const;
+  int64_t num_trainable(data::SampleId sample) const { return facts_.at(sample).num_trainable; }
   /// Whether all its tokens are of this version.
   bool is_sampled_by(data::SampleId sample, data::PolicyVersion version) const;
 
@@ -104,7 +101,7 @@ class BatchRows {
   planner::Homes& homes_;
   const int64_t group_size_;
   queue::TensorCache cache_;
-  std::unordered_map<data::SampleId, TokenVersions> versions_;
+  std::unordered_map<data::SampleId, queue::TokenFacts> facts_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
   std::map<data::GroupId, int> expected_;              // made elsewhere: the rank that gets them

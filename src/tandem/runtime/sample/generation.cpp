@@ -18,12 +18,13 @@ constexpr double kStreamMomentS = 0.01;  // for which advance() waits for a stre
 
 Generation::Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& engine,
                        const generate::GenerateSetup& setup, std::optional<std::vector<data::Effect>> effects)
-    : ranks_(ranks), is_free_(config.is_free()) {
+    : ranks_(ranks), is_free_(config.is_free()), has_episodes_(setup.has_episodes) {
   if (!engine) return;
   engine_.emplace(config.rollout.engine, *engine);
   std::optional<generate::OwnThread> thread;
-  if (is_free_) thread = {generate::peers_of(ranks.rollout_place(), config.parallel.deadline_s), std::move(effects)};
-  generator_.emplace(setup, *engine_, std::move(thread));
+  rollout::StreamPeers peers = generate::peers_of(ranks.rollout_place(), config.parallel.deadline_s);
+  if (is_free_) thread = {peers, std::move(effects)};
+  generator_.emplace(setup, *engine_, std::move(peers.alike), std::move(thread));
   stream_ = generator_->stream();
   if (stream_ && ranks.trains()) set(false, false, false);
 }
@@ -43,7 +44,8 @@ int64_t Generation::num_ended_on_all(comm::Group& peers) const {
 
 void Generation::collect(comm::Group& peers, const Ended& ended) {
   const int64_t ended_on_all = num_ended_on_all(peers);
-  if (stream_) ended(generator_->take_ended(ended_on_all));
+  if (stream_) ended(generator_->take_ended(ended_on_all, &peers));
+  else if (has_episodes_) (void)comm::texts_of_all(peers, "");  // others hear of their environments
 }
 
 void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended) {
@@ -59,8 +61,8 @@ void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested&
   for (int64_t i = 0; i < steps && engine_; ++i) {
     if (stop && stop()) break;
     advanced_ = generator_->step();
+    if (advanced_ || generator_->awaits_turns()) ended(generator_->take_ended());
     if (!advanced_) break;
-    ended(generator_->take_ended());
   }
 }
 

@@ -43,6 +43,8 @@ class Generation {
   bool advanced() const { return advanced_; }
   bool running() const { return generator_ && generator_->running(); }
   rollout::EngineCounts counts() const { return generator_ ? generator_->counts() : rollout::EngineCounts{}; }
+  /// generate::Generator::fault
+  std::exception_ptr fault() const { return generator_ ? generator_->fault() : nullptr; }
   /// generate::Generator::waiting
   std::vector<data::Waiting> waiting(data::PolicyVersion after) const {
     return generator_ ? generator_->waiting(after) : std::vector<data::Waiting>();
@@ -73,6 +75,7 @@ class Generation {
 
   const policy::Ranks& ranks_;
   const bool is_free_;  // on some rank there is a stream
+  const bool has_episodes_;
   std::optional<rollout::Engine> engine_;          // where this rank generates
   std::optional<generate::Generator> generator_;
   rollout::Stream* stream_ = nullptr;              // of the generator, where it has one

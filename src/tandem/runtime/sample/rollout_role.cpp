@@ -14,7 +14,10 @@ namespace {
 
 constexpr int kTrainedTag = 20;  // of the message that ranks which only train come to a meeting
 
-std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades ? grades->fault() : nullptr; }
+std::exception_ptr fault_of(const std::optional<Grades>& grades, const Generation& generation) {
+  const std::exception_ptr of_environment = generation.fault();
+  return of_environment || !grades ? of_environment : grades->fault();
+}
 
 // What a batch has by now: of all ranks the groups in the queue, of this one those that wait for their scores, and the tokens.
 void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t num_unscored, int64_t tokens) {
@@ -95,7 +98,7 @@ std::optional<std::vector<data::Effect>> effects_to_follow(const RolloutParts& p
 }
 
 generate::GenerateSetup generate_setup(const RolloutParts& parts) {
-  generate::GenerateSetup setup = policy::generate_setup(parts.config, parts.model, parts.tokenizer);
+  generate::GenerateSetup setup = policy::generate_setup(parts.config, parts.model, parts.tokenizer, parts.environment);
   setup.most_tokens = parts.most_tokens;
   return setup;
 }
@@ -111,6 +114,8 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
   if (parts.followed && parts.followed->layouts() != layouts)
     throw UserError("--replay-decisions", join_text("is of a run with ", parts.followed->layouts(), ", and this one has ", layouts),
                     "as many ranks and the layouts that that run had");
+  if (parts.followed && parts.config.has_episodes())
+    throw UserError("--replay-decisions", "repeats what a clock decided, and not what an environment did", "a recipe without episode.environment");
   if (parts.followed) check_passes(*parts.followed, parts.ranks);
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
@@ -179,7 +184,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   if (!again_.empty()) start_groups(false);
   generation_.open();
   while (!batch_ready(queue_, decisions_)) {
-    if (stop_agreed(parts_.ranks.world, *parts_.config.reward.notices, parts_.stop, fault_of(grades_))) return std::nullopt;
+    if (stop_agreed(parts_.ranks.world, *parts_.config.reward.notices, parts_.stop, fault_of(grades_, generation_))) return std::nullopt;
     check_filtered(queue_.num_filtered(), parts_.config);
     start_groups(false);
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
@@ -264,7 +269,7 @@ void RolloutRole::run_ahead() {
     return is_done && comm::any_of(peers, peers.rank() == 0 && (longest.passed() || parts_.ranks.world.arrived(0, kTrainedTag)));
   };
   while (!is_enough() && !filters_too_many(queue_.num_filtered(), parts_.config)) {
-    if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
+    if (comm::any_of(peers, fault_of(grades_, generation_) || (parts_.stop && parts_.stop()))) break;
     start_groups(true);
     run_round(peers);
   }

@@ -38,6 +38,7 @@ struct RolloutParts {
   const text::Tokenizer& tokenizer;
   const serve::PromptStream& prompts;
   const reward::Rule* reward;        ///< null: a stage scores, or another rank of this one's replica
+  std::shared_ptr<const generate::Environment> environment;  ///< of episodes, where this rank talks to it
   planner::Homes& homes;
   BatchRows& bodies;
   int64_t max_context_tokens;        ///< of training and of evaluation

@@ -16,7 +16,8 @@ std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const te
   const config::RunConfig& config = parts.config;
   const generate::ResponseEnds ends(config.rollout.stop, config.eval.sampling, e.decoder->config(), &tokenizer);
   const serve::AnswerRequest request{*e.decoder, *e.parameters, parts.memory.device, &tokenizer, config.rollout.engine,
-                                     {.sampling = config.eval.sampling, .group_size = e.n, .seed = e.seed, .ends = ends},
+                                     {.sampling = config.eval.sampling, .group_size = e.n, .seed = e.seed, .ends = ends,
+                                      .has_episodes = config.has_episodes(), .environment = std::move(e.environment)},
                                      e.layout.dp_rank(e.rank), e.layout.dp, std::move(e.stop), e.idle_engine};
   const serve::Grading grading{e.rule, reward::grading_of(config.reward), config.schedule.queue.take_timeout_s, e.stop_grading};
   return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;

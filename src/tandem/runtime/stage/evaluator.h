@@ -2,6 +2,7 @@
 #pragma once
 // Problems answered and scored between two steps, by the ranks of a run together.
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Evaluation {
   uint64_t seed = 0;
   rollout::Engine* idle_engine = nullptr;  ///< with these weights already; null: an engine of its own
   const reward::Rule* rule = nullptr;      ///< null: somebody else scores them
+  std::shared_ptr<const generate::Environment> environment;  ///< of episodes, where this rank talks to it
   StopRequested stop;                      ///< asked between tokens; peers that share a sequence get the same answer
   StopRequested stop_grading;              ///< asked while grades are awaited; of this rank alone
 };

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/generate/python_episode.h"
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
+#include "tandem/reward/backend/python_workers.h"
+#include "tandem/reward/backend/scripts.h"
+
+namespace tandem::generate {
+namespace {
+
+using nlohmann::json;
+
+// A class of ours may write to the channel of its process: a reply may hold anything.
+Turn turn_of(const json& reply, const std::string& name) {
+  try {
+    Turn turn{.text = reply.at("text"), .ids = reply.at("ids").get<std::vector<int32_t>>(), .is_done = reply.at("done")};
+    if (!reply.at("reward").is_null()) turn.reward = reply.at("reward").get<double>();
+    return turn;
+  } catch (const json::exception&) {
+    const std::string said = reply.dump(-1, ' ', false, json::error_handler_t::replace);
+    throw UserError(name, "answered " + said.substr(0, 80), "a turn as `step` gives it");
+  }
+}
+
+/// One for each lane.
+class Processes {
+ public:
+  Processes(reward::PythonFunction environment, reward::WorkerOptions options)
+      : over_(static_cast<size_t>(options.num_workers)), workers_(std::move(environment), std::move(options)) {}
+
+  int64_t begin() { return next_++; }
+  /// Errors: as reward::PythonWorkers::tell; EpisodeGone.
+  json tell(int64_t lane, int64_t episode, json message, const Deadline& deadline) {
+    message["episode"] = episode;
+    {
+      std::lock_guard lock(mutex_);
+      message["over"] = std::exchange(over_[static_cast<size_t>(lane)], {});
+    }
+    json reply = workers_.tell(lane, message.dump(-1, ' ', false, json::error_handler_t::replace), deadline);
+    if (reply.contains("unknown")) throw EpisodeGone("the process that had it ended");
+    return reply;
+  }
+  /// It hears so with what it is told next.
+  void end(int64_t lane, int64_t episode) {
+    std::lock_guard lock(mutex_);
+    over_[static_cast<size_t>(lane)].push_back(episode);
+  }
+
+ private:
+  std::atomic<int64_t> next_ = 0;
+  std::mutex mutex_;
+  std::vector<std::vector<int64_t>> over_;  // by lane, guarded
+  reward::PythonWorkers workers_;
+};
+
+class PythonEpisode final : public Episode {
+ public:
+  PythonEpisode(std::shared_ptr<Processes> processes, std::string name, const EpisodeStart& start, const Deadline& deadline)
+      : processes_(std::move(processes)), name_(std::move(name)), lane_(start.lane), number_(processes_->begin()) {
+    const data::Prompt& prompt = start.prompt;
+    json columns = parse_or_discard<json>(prompt.columns.empty() ? "{}" : prompt.columns);
+    json given = {{"prompt", prompt.text}, {"answer", prompt.answer}, {"data_source", prompt.data_source}, {"seed", start.seed}};
+    (void)tell({{"reset", std::move(given)}, {"columns", columns.is_object() ? std::move(columns) : json::object()}}, deadline);
+  }
+  ~PythonEpisode() override { processes_->end(lane_, number_); }
+
+  Turn next(const Spoken& spoken, const Deadline& deadline) override {
+    const std::vector<int32_t> ids(spoken.ids.begin(), spoken.ids.end());
+    json said = {{"response", spoken.text}, {"ids", ids}, {"turn", spoken.turn}, {"truncated", spoken.is_cut}};
+    return turn_of(tell({{"step", std::move(said)}}, deadline), name_);
+  }
+
+ private:
+  json tell(json message, const Deadline& deadline) { return processes_->tell(lane_, number_, std::move(message), deadline); }
+
+  const std::shared_ptr<Processes> processes_;
+  const std::string name_;
+  const int64_t lane_, number_;
+};
+
+}  // namespace
+
+MakeEpisode python_environment(const rollout::EpisodeOptions& o, const PythonHost& host) {
+  const size_t colon = o.environment.rfind(':');
+  reward::PythonFunction environment{"episode.environment " + o.environment, o.environment.substr(0, colon), "",
+                                     o.environment.substr(colon + 1), /*is_environment=*/true};
+  if (!std::filesystem::is_regular_file(environment.file))
+    throw UserError("episode.environment", "there is no file " + environment.file, "FILE.py:CLASS, from the present folder");
+  reward::WorkerOptions options;
+  options.executable = reward::python_for(host.executable);
+  options.num_workers = o.workers;
+  options.memory_bytes = host.memory_bytes;
+  options.notices = host.notices;
+  const std::string name = environment.name;
+  auto processes = std::make_shared<Processes>(std::move(environment), std::move(options));
+  return [processes, name](const EpisodeStart& start, const Deadline& deadline) -> std::unique_ptr<Episode> {
+    return std::make_unique<PythonEpisode>(processes, name, start, deadline);
+  };
+}
+
+}  // namespace tandem::generate
