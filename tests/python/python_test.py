@@ -343,13 +343,6 @@ def check_recipe(program, scratch):
     folder = scratch / "recipe_mpi"
     program.done(["run", path, "--run-dir", folder, "--train-layout", "dp2", *flags], launcher=rf.mpi(2))
     rf.check_equal(folder, scratch / "recipe_given_dp2", "functions of a recipe under mpirun")
-    # On devices the program's ranks are processes, each Python with the program in it.
-    alike = {"run.kernels": "aten", "rollout.packed_weights": "false", **layout_of("dp2")}
-    whole = tandem.run(path, settings={"run.dir": str(scratch / "recipe_threads"), **alike}, loss=grpo, advantage=by_length).dir
-    fake = {**alike, "run.device": "fake"}
-    started = program.done(["run", path, "--run-dir", scratch / "recipe_started", *flags, *rf.sets(fake)])
-    rf.check_equal(scratch / "recipe_started", whole, "functions of a recipe, in processes")
-    assert started.stderr.count("== result") == 1, started.stderr
     there = "the file's functions: `grpo`, `by_length`, `wrong`"
     for value, words in ((f"{scratch}/losses.py:nothing", f"there is no function `nothing`; {there}"),
                          (f"{scratch}/losses.py:wrong", "`wrong` cannot be called: the function wants `rewards`"),

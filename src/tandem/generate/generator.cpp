@@ -113,7 +113,7 @@ std::vector<data::Group> Generator::hear_turns(comm::Group* peers) {
 
 // Whether all of the group is over.
 bool Generator::apply(const GroupTurn& turn, data::Group& group, std::vector<bool>& is_over) const {
-  bool is_done = true;
+  bool is_done = true, has_reward = false;
   for (size_t i = 0; i < group.samples.size(); ++i) {
     if (is_over[i]) continue;
     data::Sample& sample = group.samples[i];
@@ -131,6 +131,9 @@ bool Generator::apply(const GroupTurn& turn, data::Group& group, std::vector<boo
     else sample = data::Sample{.id = sample.id};
     sample.finish = data::FinishReason::kAborted;
   }
+  // One that found no room for more, where others got a reward, has got none.
+  for (const data::Sample& sample : group.samples) has_reward |= sample.scored;
+  for (data::Sample& sample : group.samples) sample.scored |= is_done && has_reward && sample.finish == data::FinishReason::kLength;
   return is_done;
 }
 

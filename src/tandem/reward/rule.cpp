@@ -122,7 +122,8 @@ class WeightedSum : public Rule {
 // Stands for the rewards that an environment gives.
 class EpisodeRule : public Rule {
  public:
-  Score score(const Answer&) const override {
+  Score score(const Answer& answer) const override {
+    if (answer.truncated) return {0, {{name_, 0.0}}, ""};  // it found no room, and the environment had given none by then
     throw UserError("the environment", "gave no reward for an episode",
                     "a reward with one of its turns, or a reward.rule that scores the text");
   }

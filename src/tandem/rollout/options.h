@@ -41,8 +41,8 @@ inline void describe(OptionVisitor& field, EpisodeOptions& o) {
   field("timeout_s", o.timeout_s, "Seconds that the environment of one episode may take for its set-up, all its turns and its score.",
         above(0));
   field("attempts", o.attempts,
-        "How often an episode may begin. One that fails (an exception, a dead process, timeout_s) is no sample and begins anew; after so many "
-        "failures the last step is saved and the run ends.",
+        "How often an episode may begin. One that fails (an exception, a dead process, timeout_s) is no sample and begins anew; after so "
+        "many failures the last step is saved and the run ends.",
         at_least(1));
 }
 

@@ -282,7 +282,9 @@ void try_reward(const RunRequest& request, bool supervised) {
   const bool scores = evaluates || (supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty());
   if (!scores || request.hooks.reward) return;
   const reward::Options reward = reward::for_responses_of(c.rollout.sampling.max_new_tokens, c.reward);
-  serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
+  const serve::RewardTrial trial{reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s};
+  serve::try_reward(trial, request.stop);
+  if (c.has_episodes()) serve::try_environment(trial, *policy::environment_of(c));
 }
 
 // A function of Python that the recipe names must have come with the request.

@@ -85,16 +85,38 @@ void try_on(const RewardTrial& trial, const reward::Rule& rule, First first, con
   }
 }
 
+// Of each training set.
+void each_first(const RewardTrial& trial, const data::Options& data, const std::function<void(First)>& act) {
+  for (const data::MixPart& part : data::mix_of(data)) {
+    data::Options one = data;
+    one.train = part.path;
+    if (std::optional<First> first = first_row(trial, one)) act(std::move(*first));
+  }
+}
+
 }  // namespace
 
 void try_reward(const RewardTrial& trial, const StopRequested& stop) {
   const std::unique_ptr<reward::Rule> rule = reward::make_reward(trial.reward, no_model);
-  const data::Options data = data_for(*rule, trial.data);
-  for (const data::MixPart& part : data::mix_of(data)) {
-    data::Options one = data;
-    one.train = part.path;
-    if (std::optional<First> first = first_row(trial, one)) try_on(trial, *rule, std::move(*first), stop);
-  }
+  if (reward::rule_names(trial.reward) == std::vector<std::string>{"episode"}) return;  // an environment scores
+  each_first(trial, data_for(*rule, trial.data), [&](First first) { try_on(trial, *rule, std::move(first), stop); });
+}
+
+void try_environment(const RewardTrial& trial, const generate::Environment& environment) {
+  const std::unique_ptr<reward::Rule> rule = reward::make_reward(trial.reward, no_model);
+  each_first(trial, data_for(*rule, trial.data, true), [&](const First& first) {
+    const std::string where = "the environment, tried before the run with a made-up answer to " + first.where;
+    const Deadline deadline = Deadline::after_s(environment.options.timeout_s);
+    const std::string& answer = first.prompt.answer;
+    try {
+      const auto episode = environment.make({first.prompt}, deadline);
+      (void)episode->next({answer.empty() ? kMadeUpAnswer : answer, {}, 0, false}, deadline);
+    } catch (const UserError& e) {
+      throw e.seen_from(where, "nothing was made or changed: mend it and run the command again");
+    } catch (const PeerError& e) {
+      throw PeerError(where + ": " + e.what());
+    }
+  });
 }
 
 }  // namespace tandem::serve

@@ -7,6 +7,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/data/options.h"
+#include "tandem/generate/turns.h"
 #include "tandem/reward/options.h"
 
 namespace tandem::serve {
@@ -28,5 +29,8 @@ inline constexpr const char* kMadeUpAnswer = "A made-up answer, which tries the 
 /// Errors: UserError or PeerError naming the row for what fails, only a warning under reward.on_error zero; UserError as the rules and
 /// the data sets give; Interrupted if asked to stop.
 void try_reward(const RewardTrial& trial, const StopRequested& stop);
+
+/// Begins an episode on the first row of each training set, and lets it answer once. Errors: UserError or PeerError naming the row.
+void try_environment(const RewardTrial& trial, const generate::Environment& environment);
 
 }  // namespace tandem::serve

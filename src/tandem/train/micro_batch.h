@@ -26,10 +26,12 @@ struct Row {
   std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses
   std::vector<float> advantages;     ///< one per response token; empty in supervised training
   std::vector<float> values, returns;  ///< what the critic said before the updates, and should have said; empty without one
+  std::span<const uint8_t> sampled;  ///< data::Sample::trainable: 0 for a token that no policy chose; empty: all are chosen
   std::vector<uint8_t> trainable;    ///< one per response token, 0 where it is not trained on; empty: all are
 
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }
   int64_t num_trainable() const;
+  bool is_sampled(size_t t) const { return sampled.empty() || sampled[t]; }
 };
 
 /// T tokens of some rows: all but the last of each, which predicts nothing. R response tokens among the rows. Where context-parallel

@@ -85,6 +85,7 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
     const Row& row = rows[batch.rows[i]];
     if (!row.fresh) continue;
     for (size_t t = 0; t < row.response.size(); ++t) {
+      if (!row.is_sampled(t)) continue;
       const double d = static_cast<double>(row.behavior[t]) - now[batch.response_offsets[i] + static_cast<int64_t>(t)];
       sums.kl_rollout_train += std::expm1(-d) + d;
       sums.gap.add(std::abs(d));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <thread>
 #include <utility>
@@ -94,7 +95,7 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
                       "the run's file at the same path, seen from where the worker is started");
   const reward::Options reward = reward::for_responses_of(config_.rollout.sampling.max_new_tokens, config_.reward);
   rule_ = reward::make_reward(reward, reward_models_.maker());
-  scorer_.emplace(*rule_, reward::grading_of(config_.reward));
+  grades_.emplace(*rule_, reward::grading_of(config_.reward), std::numeric_limits<double>::infinity());
 }
 
 // A fetch that goes on would hold up its end.
@@ -161,7 +162,7 @@ void Generator::take_weights(data::PolicyVersion newest) {
 }
 
 int64_t Generator::room() const {
-  return most_groups_ - std::ssize(groups_) + (scorer_ ? static_cast<int64_t>(scorer_->num_pending()) : 0);
+  return most_groups_ - std::ssize(groups_) + (grades_ ? grades_->num_pending() : 0);
 }
 
 void Generator::admit(queue::Task task) {
@@ -185,24 +186,20 @@ std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& gro
 // A group that was cancelled while it was graded is nobody's.
 std::vector<data::Group> Generator::finished() {
   const Deadline moment = Deadline::after_s(kMomentS);
-  const bool waits_elsewhere = scorer_ && scorer_->num_pending() > 0;
-  if (!stream_->wait_finished(moment) && !waits_elsewhere) std::this_thread::sleep_until(moment.time());
+  if (!stream_->wait_finished(moment) && !(grades_ && grades_->pending())) std::this_thread::sleep_until(moment.time());
   const int64_t ended_on_all = comm::min_over(world_, stream_->state().num_ended);
   for (data::Group& group : generator_->take_ended(ended_on_all, &world_)) {
     if (!groups_.contains(group.id)) continue;
-    if (!scorer_) {
-      groups_.erase(group.id);
-      continue;
-    }
-    scorer_->submit(std::move(group));
+    if (grades_) grades_->submit(std::move(group));
+    else groups_.erase(group.id);
   }
   std::vector<data::Group> scored;
-  if (!scorer_) return scored;
-  has_reward_failed_ = true;  // unless nothing is thrown
-  if (generator_->fault()) std::rethrow_exception(generator_->fault());
-  while (std::optional<data::Group> group = scorer_->collect(moment))
-    if (groups_.erase(group->id) > 0) scored.push_back(std::move(*group));
-  has_reward_failed_ = false;
+  if (!grades_) return scored;
+  for (data::Group& group : grades_->collect(/*generating=*/true, /*waits=*/false))
+    if (groups_.erase(group.id) > 0) scored.push_back(std::move(group));
+  const std::exception_ptr fault = generator_->fault() ? generator_->fault() : grades_->fault();
+  has_reward_failed_ = fault != nullptr;
+  if (fault) std::rethrow_exception(fault);
   return scored;
 }
 

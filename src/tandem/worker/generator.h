@@ -16,9 +16,9 @@
 #include "tandem/comm/launch.h"
 #include "tandem/config/config.h"
 #include "tandem/generate/generator.h"
+#include "tandem/generate/grades.h"
 #include "tandem/policy/rank.h"
 #include "tandem/queue/client.h"
-#include "tandem/reward/scorer.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/text/tokenizer.h"
 #include "tandem/worker/weights.h"
@@ -97,7 +97,7 @@ class Generator {
   rollout::Stream* stream_ = nullptr;  // of the generator
   serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> rule_;
-  std::optional<reward::Scorer> scorer_;
+  std::optional<generate::Grades> grades_;
   bool has_reward_failed_ = false;
   std::set<data::GroupId> groups_;  // under way, those with the graders among them
   std::optional<data::PolicyVersion> told_version_;

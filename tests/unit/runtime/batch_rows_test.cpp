@@ -156,7 +156,7 @@ TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
     for (const Group& head : generate(ranks, rows))
       for (const data::Sample& s : made(value(head.id)).samples)
         for (int64_t version = 0; version < 5; ++version)
-          EXPECT_EQ(rows.is_sampled_by(s.id, data::PolicyVersion{version}),
+          EXPECT_EQ(rows.facts(s.id).are_of(data::PolicyVersion{version}),
                     std::ranges::all_of(s.versions, [&](int64_t v) { return v == version; }));
   });
 }

@@ -41,6 +41,8 @@ struct TokenFacts {
   int64_t oldest = 0, newest = 0;  ///< versions of its tokens; 0 if it has none
   int64_t num_trainable = 0;
 
+  /// Whether all its tokens are of this version.
+  bool are_of(data::PolicyVersion version) const { return oldest == value(version) && newest == value(version); }
   std::array<int64_t, 3> numbers() const { return {oldest, newest, num_trainable}; }
   /// Of that many numbers.
   static TokenFacts from(std::span<const int64_t> numbers) { return {numbers[0], numbers[1], numbers[2]}; }

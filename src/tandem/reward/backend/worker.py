@@ -276,7 +276,7 @@ def turn(value):
         said, reward, done = value
         value = {"text" if said is None or isinstance(said, str) else "ids": said, "reward": reward, "done": done}
     if not isinstance(value, dict) or set(value) - {"text", "ids", "reward", "done"}:
-        raise TypeError(f"`step` returned {value!r:.60}, expected (text or ids, reward or None, done), or a dict of text, ids, reward, done")
+        raise TypeError(f"`step` returned {value!r:.60}, expected (text or ids, reward or None, done), or a dict of them by name")
     text, ids, reward = value.get("text") or "", value.get("ids"), value.get("reward")
     if not isinstance(text, str):
         raise TypeError(f"`text` is {text!r:.60}, which is no text")

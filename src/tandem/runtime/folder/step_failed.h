@@ -7,8 +7,13 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "tandem/base/error.h"
 #include "tandem/comm/group.h"
+#include "tandem/config/config.h"
+#include "tandem/monitor/notices.h"
+#include "tandem/queue/sample_queue.h"
 
 namespace tandem::runtime {
 
@@ -25,6 +30,18 @@ void fail_alike(comm::Group& group, const std::exception_ptr& fault);
 /// Runs `work`; a UserError of it on any rank is StepFailed on all. Other errors pass. Collective; what is collective within `work`
 /// must end alike by itself.
 void fail_alike(comm::Group& group, const std::function<void()>& work);
+
+/// Says what `waiting` of any process has of failures, on the first rank: of each kind once. Collective.
+void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting);
+
+/// What the queue of a run takes.
+queue::Takes takes(const config::RunConfig& config);
+/// Whether so many groups were replaced for one batch that the run ends. Errors of the other: StepFailed if so.
+bool filters_too_many(int64_t num_filtered, const config::RunConfig& config);
+void check_filtered(int64_t num_filtered, const config::RunConfig& config);
+/// Whether any rank was asked to stop; notices of failures that wait on ranks are said. Errors: StepFailed where one has a `fault`.
+/// Collective.
+bool stop_agreed(comm::Group& world, monitor::Notices& notices, const StopRequested& stop, const std::exception_ptr& fault);
 
 /// Saves by `save` and ends the run: it throws a UserError or a PeerError that says what failed, which step is saved, and how to go on.
 /// Where `save` fails, too, the error says so. `step` is the last concluded one.

@@ -241,11 +241,6 @@ std::vector<data::Group> BatchRows::complete_rows(std::span<const data::Group> h
 int64_t BatchRows::num_prompt_tokens(const data::Group& head) const { return cache_.lengths(head.samples.front().id)[kPromptIds]; }
 int64_t BatchRows::num_tokens(data::SampleId sample) const { return cache_.lengths(sample)[kResponse]; }
 
-bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version) const {
-  const TokenFacts& all = facts_.at(sample);
-  return num_tokens(sample) == 0 || (all.oldest == value(version) && all.newest == value(version));
-}
-
 std::span<const int32_t> BatchRows::prompt(const data::Group& head) const {
   return cache_.read<int32_t>(head.samples.front().id, kPromptIds);
 }

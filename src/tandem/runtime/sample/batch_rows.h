@@ -81,9 +81,7 @@ class BatchRows {
 
   int64_t num_prompt_tokens(const data::Group& head) const;
   int64_t num_tokens(data::SampleId sample) const;
-  int64_t num_trainable(data::SampleId sample) const { return facts_.at(sample).num_trainable; }
-  /// Whether all its tokens are of this version.
-  bool is_sampled_by(data::SampleId sample, data::PolicyVersion version) const;
+  const queue::TokenFacts& facts(data::SampleId sample) const { return facts_.at(sample); }
 
   std::span<const int32_t> prompt(const data::Group& head) const;
   Body body(data::SampleId sample) const;

@@ -28,11 +28,8 @@ class Generation {
   /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
   rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
 
-  /// generate::Generator::admit and cancel; for ranks that generate.
-  void admit(data::GroupId group, data::Prompt prompt, std::vector<data::Sample> begun) {
-    generator_->admit(group, std::move(prompt), std::move(begun));
-  }
-  void cancel(data::GroupId group) { generator_->cancel(group); }
+  /// Of ranks that generate; else null.
+  generate::Generator* generator() { return generator_ ? &*generator_ : nullptr; }
   using Ended = std::function<void(std::vector<data::Group>)>;
   /// Some tokens, at most those of `steps`, until `stop`; `ended` gets what has ended by then, after each. A stream has drawn them by
   /// itself: then this waits a moment for a group to end. Collective over `peers`, in which each replica has all its ranks.
@@ -43,8 +40,6 @@ class Generation {
   bool advanced() const { return advanced_; }
   bool running() const { return generator_ && generator_->running(); }
   rollout::EngineCounts counts() const { return generator_ ? generator_->counts() : rollout::EngineCounts{}; }
-  /// generate::Generator::fault
-  std::exception_ptr fault() const { return generator_ ? generator_->fault() : nullptr; }
   /// generate::Generator::waiting
   std::vector<data::Waiting> waiting(data::PolicyVersion after) const {
     return generator_ ? generator_->waiting(after) : std::vector<data::Waiting>();

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kTrainedTag = 20;  // of the message that ranks which only train come to a meeting
 
-std::exception_ptr fault_of(const std::optional<Grades>& grades, const Generation& generation) {
-  const std::exception_ptr of_environment = generation.fault();
+std::exception_ptr fault_of(const std::optional<generate::Grades>& grades, Generation& generation) {
+  const std::exception_ptr of_environment = generation.generator() ? generation.generator()->fault() : nullptr;
   return of_environment || !grades ? of_environment : grades->fault();
 }
 
@@ -47,7 +47,7 @@ void check_passes(const data::DecisionReader& followed, const policy::Ranks& ran
 struct Work {
   const queue::SampleQueue& queue;
   const Generation& generation;
-  const std::optional<Grades>& grades;
+  const std::optional<generate::Grades>& grades;
   const data::DecisionLog& decisions;
 };
 
@@ -115,7 +115,8 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
     throw UserError("--replay-decisions", join_text("is of a run with ", parts.followed->layouts(), ", and this one has ", layouts),
                     "as many ranks and the layouts that that run had");
   if (parts.followed && parts.config.has_episodes())
-    throw UserError("--replay-decisions", "repeats what a clock decided, and not what an environment did", "a recipe without episode.environment");
+    throw UserError("--replay-decisions", "repeats what a clock decided, and not what an environment did",
+                    "a recipe without episode.environment");
   if (parts.followed) check_passes(*parts.followed, parts.ranks);
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
@@ -144,7 +145,7 @@ void RolloutRole::start(int64_t home) {
 void RolloutRole::settle(data::GroupId id, int64_t home, std::vector<data::Sample> begun) {
   parts_.homes.set(id, home);
   if (!parts_.decoder || home != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
-  generation_.admit(id, parts_.prompts.at_position(value(id)), std::move(begun));
+  generation_.generator()->admit(id, parts_.prompts.at_position(value(id)), std::move(begun));
 }
 
 void RolloutRole::hand_to_graders(std::vector<data::Group> ended) {
@@ -316,7 +317,7 @@ std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVe
   const std::vector<data::Waiting> waiting = decisions_.waiting(comm::values_of_all(parts_.ranks.world, mine));
   const queue::Left left = queue_.commit(step, after, waiting);
   if (parts_.decoder)
-    for (data::GroupId id : left.dropped) generation_.cancel(id);
+    for (data::GroupId id : left.dropped) generation_.generator()->cancel(id);
   decisions_.committed(step, waiting, left.dropped);
   const std::vector<data::GroupId> all = left.all();
   parts_.bodies.drop(data::bare_heads(all, parts_.config.schedule.queue.group_size));

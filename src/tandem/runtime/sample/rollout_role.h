@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "tandem/data/decisions.h"
+#include "tandem/generate/grades.h"
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/early_passes.h"
 #include "tandem/runtime/sample/generation.h"
-#include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
 
@@ -88,7 +88,7 @@ class RolloutRole final : public SampleSource {
   RolloutParts parts_;
   queue::SampleQueue queue_;
   Generation generation_;
-  std::optional<Grades> grades_;           // where there is a rule
+  std::optional<generate::Grades> grades_;           // where there is a rule
   std::set<data::GroupId> scoring_;        // of this rank's groups, those that graders have
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<data::GroupId> again_;

@@ -20,7 +20,6 @@
 #include "tandem/comm/start_skew.h"
 #include "tandem/device/device.h"
 #include "tandem/pull/weight_server.h"
-#include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/worker/body_reader.h"
 #include "tandem/worker/door.h"

@@ -61,7 +61,7 @@ Scored scored(const StepData& step, const Roles& roles) {
       if (roles.algorithm.advantage == algo::Advantage::kRemax) out.greedy_scores.push_back(greedy_score(group, roles));
       out.groups.push_back(value(group.id));
       out.tokens.push_back(roles.bodies.num_tokens(sample.id));
-      out.lengths.push_back(roles.bodies.num_trainable(sample.id));
+      out.lengths.push_back(roles.bodies.facts(sample.id).num_trainable);
       std::vector<uint8_t>& marks = out.marks.emplace_back();
       if (std::ranges::binary_search(step.mine, out.marks.size() - 1))
         if (const auto of_body = roles.bodies.body(sample.id).trainable; out.lengths.back() < out.tokens.back())

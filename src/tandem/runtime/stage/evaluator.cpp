@@ -7,7 +7,6 @@
 #include "tandem/model/kernel/logit.h"
 #include "tandem/queue/backend/exchange.h"
 #include "tandem/runtime/folder/step_failed.h"
-#include "tandem/runtime/sample/grades.h"
 
 namespace tandem::runtime {
 namespace {

@@ -94,6 +94,7 @@ train::Row row_of(const data::Sample& sample, const data::Group& group, const Ro
   row.prompt = roles.bodies.prompt(group);
   row.response = body.response;
   row.behavior = body.logprobs;
+  row.sampled = body.trainable;
   row.trainable.assign(body.trainable.begin(), body.trainable.end());
   if (roles.parts.config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
   return row;
@@ -109,7 +110,7 @@ void make_rows(StepData& step, const Roles& roles) {
       train::Row& row = step.rows.emplace_back();
       if (step.owners[step.rows.size() - 1] != roles.parts.ranks.train_dp_rank()) continue;
       row = row_of(sample, group, roles);
-      row.fresh = versions_are_ours && roles.bodies.is_sampled_by(sample.id, step.batch.version);
+      row.fresh = versions_are_ours && (row.response.empty() || roles.bodies.facts(sample.id).are_of(step.batch.version));
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (old.loglinear)
         for (const int64_t version : roles.bodies.body(sample.id).versions)

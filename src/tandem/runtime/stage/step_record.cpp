@@ -183,7 +183,7 @@ BatchScores scores_of(const data::Batch& batch) {
 
 std::vector<train::Row> fresh_beyond(const StepData& step, const Roles& roles) {
   const auto is_fresh = [&](const data::Sample& s) {
-    return roles.bodies.num_tokens(s.id) > 0 && roles.bodies.is_sampled_by(s.id, step.batch.version);
+    return roles.bodies.num_tokens(s.id) > 0 && roles.bodies.facts(s.id).are_of(step.batch.version);
   };
   const auto has_fresh = [&](const data::Group& group) { return std::ranges::any_of(group.samples, is_fresh); };
   if (std::ranges::any_of(step.batch.groups, has_fresh)) return {};
@@ -219,7 +219,8 @@ algo::GapSums gap_of(const std::vector<train::Row>& rows, const Roles& roles) {
   if (!comm::any_of(ranks, !rows.empty())) return gap;
   const TokenValues now = values_of_rows(planner::StageKind::kOldLogprob, rows, roles);
   for (size_t i = 0; i < now.size() && roles.parts.ranks.speaks_for_train(); ++i)
-    for (size_t t = 0; t < now[i].size(); ++t) gap.add(std::abs(static_cast<double>(rows[i].behavior[t]) - now[i][t]));
+    for (size_t t = 0; t < now[i].size(); ++t)
+      if (rows[i].is_sampled(t)) gap.add(std::abs(static_cast<double>(rows[i].behavior[t]) - now[i][t]));
   comm::sum_fields(ranks, gap);
   gap.max = comm::max_over(ranks, gap.max);
   return gap;

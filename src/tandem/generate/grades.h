@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The grades of the groups that one rank generated (rollout_role.h). A rule that fails does so on one rank: what it said is kept here
-// until all ranks meet and end the run together.
+// The grades of the groups that one rank generated. A rule that fails does so on one rank: what it said is kept here until all ranks meet
+// and end together.
 
 #include <exception>
 #include <utility>
 #include <vector>
 
 #include "tandem/base/error.h"
-#include "tandem/comm/group.h"
-#include "tandem/config/config.h"
-#include "tandem/monitor/notices.h"
-#include "tandem/queue/sample_queue.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/runtime/folder/step_failed.h"
 
-namespace tandem::runtime {
+namespace tandem::generate {
 
 /// Ownership  owns the scorer; uses the rule.
 /// Threads    one.
@@ -47,16 +42,4 @@ class Grades {
   double waiting_since_s_ = 0;  // for grades alone; 0: not waiting
 };
 
-/// Says what `waiting` of any process has of failures, on the first rank: of each kind once. Collective.
-void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting);
-
-/// What the queue of a run takes.
-queue::Takes takes(const config::RunConfig& config);
-/// Whether so many groups were replaced for one batch that the run ends. Errors of the other: StepFailed if so.
-bool filters_too_many(int64_t num_filtered, const config::RunConfig& config);
-void check_filtered(int64_t num_filtered, const config::RunConfig& config);
-/// Whether any rank was asked to stop; notices of failures that wait on ranks are said. Errors: StepFailed where one has a `fault`.
-/// Collective.
-bool stop_agreed(comm::Group& world, monitor::Notices& notices, const StopRequested& stop, const std::exception_ptr& fault);
-
-}  // namespace tandem::runtime
+}  // namespace tandem::generate
