@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMostGone = 16;  // times that an episode is lost with others, in one turn
+
 // One that begins anew has another.
 uint64_t seed_of(uint64_t seed, data::SampleId sample, int64_t failures) {
   return RandomStream(seed, static_cast<uint64_t>(value(sample)), static_cast<uint64_t>(failures)).next_u64() >> 1;  // signed elsewhere
@@ -168,18 +170,16 @@ SampleTurn Turns::take_turn(const Out& out, size_t place, Conversation& conversa
                                                                  "(episode.attempts), and reward/failed_episodes counts such"));
     return {.kind = SampleTurn::Kind::kAnew};
   };
-  try {
-    if (conversation.episode) {
-      try {
-        return say(out.group, sample, conversation, lane);
-      } catch (const EpisodeGone&) {
-        conversation = {.failures = conversation.failures};
-      }
+  for (int times_gone = 0;;) {
+    try {
+      if (!conversation.episode) begin(out.group, sample, conversation, lane);
+      return say(sample, conversation);
+    } catch (const EpisodeGone& e) {
+      if (++times_gone == kMostGone) return fails(e.what());
+      conversation = {.failures = conversation.failures};
+    } catch (const std::exception& e) {
+      return fails(e.what());
     }
-    begin(out.group, sample, conversation, lane);
-    return say(out.group, sample, conversation, lane);
-  } catch (const std::exception& e) {
-    return fails(e.what());
   }
 }
 
@@ -231,7 +231,7 @@ void Turns::begin(const data::Group& group, const data::Sample& sample, Conversa
   }
 }
 
-SampleTurn Turns::say(const data::Group&, const data::Sample& sample, Conversation& conversation, size_t) const {
+SampleTurn Turns::say(const data::Sample& sample, Conversation& conversation) const {
   const std::span<const int32_t> said = std::span(sample.ids).subspan(data::last_turn_begin(sample));
   const int64_t room = setup_.most_tokens(sample.id) - std::ssize(sample.ids);
   Turn turn = timed(conversation, [&](const Deadline& deadline) {

@@ -91,7 +91,7 @@ class Turns {
   };
   void work(size_t lane);
   SampleTurn take_turn(const Out& out, size_t place, Conversation& conversation, size_t lane) const;
-  SampleTurn say(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
+  SampleTurn say(const data::Sample& sample, Conversation& conversation) const;
   Turn timed(Conversation& conversation, const std::function<Turn(const Deadline&)>& act) const;
   void begin(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
   std::vector<int32_t> ids_of(Turn& turn) const;

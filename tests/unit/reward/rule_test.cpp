@@ -25,10 +25,10 @@ std::string error_of(const std::string& spec) {
   return "";
 }
 
-// Those that are functions here, without a process or a server behind them.
+// Those that are functions here, without a process, a server or an environment behind them.
 std::vector<std::string> plain_rules() {
   std::vector<std::string> names = rule_names();
-  for (const char* outside : {"math_verify", "python", "code", "http", "model"}) std::erase(names, outside);
+  for (const char* outside : {"math_verify", "python", "code", "http", "model", "episode"}) std::erase(names, outside);
   return names;
 }
 
