@@ -10,7 +10,7 @@
 #include "stages/loaded_model.h"
 #include "tandem/comm/launch.h"
 #include "tandem/cli/app.h"
-#include "tandem/cli/machine_report.h"
+#include "tandem/doctor/machine_report.h"
 #include "tandem/device/device.h"
 
 namespace tandem::bench {
@@ -41,7 +41,7 @@ int64_t local_ranks(int64_t wanted) {
 json report(const char* name, const json& conditions, const Figures& figures) {
   json rows = json::object();
   for (const auto& [figure, values] : figures) rows[figure] = summary_of(values);
-  const json machine = cli::machine_report();
+  const json machine = doctor::machine_report();
   const std::string device = join_text("cpu: ", machine.at("cpu").get<std::string>(), ", ", machine.at("cores").get<int>(), " cores, ",
                                        machine.at("isa").get<std::string>());
   return {{"name", name}, {"commit", cli::build_commit()}, {"device", device}, {"conditions", conditions}, {"machine", machine},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/session/crew.h"
+#include "tandem/python/session/crew.h"
 
 #include <chrono>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/session/on_rank.h"
+#include "tandem/python/session/on_rank.h"
 
 #include "tandem/rollout/engine.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/json_file.h"
 
-namespace tandem::checkpoint {
+namespace tandem {
 
 void Checksum::block(const std::byte* bytes) {
   for (int lane = 0; lane < 4; ++lane) {
@@ -74,4 +74,4 @@ std::string file_digest(const std::string& path) {
   return join_text(size, " ", checksum.value(), " ", std::filesystem::path(path).filename().string());
 }
 
-}  // namespace tandem::checkpoint
+}  // namespace tandem

@@ -14,7 +14,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
-namespace tandem::data {
+namespace tandem {
 
 class ByteWriter {
  public:
@@ -83,4 +83,4 @@ class ByteReader {
   const char* source_;
 };
 
-}  // namespace tandem::data
+}  // namespace tandem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 #include "tandem/base/error.h"
 
-namespace tandem::checkpoint {
+namespace tandem {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* operation, int error) {
@@ -143,4 +143,4 @@ std::string file_checksum(const std::string& path) {
   }
 }
 
-}  // namespace tandem::checkpoint
+}  // namespace tandem

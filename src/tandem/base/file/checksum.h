@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace tandem::checkpoint {
+namespace tandem {
 
 /// 64-bit checksum against damage, not against forgery: four lanes of 8-byte words, multiplied and rotated.
 class Checksum {
@@ -32,4 +32,4 @@ using Sums = std::map<std::string, std::string>;
 /// "BYTES CHECKSUM NAME" of a file, whose checksum is of at most 1 GiB that is spread over it; "absent PATH" where none can be read.
 std::string file_digest(const std::string& path);
 
-}  // namespace tandem::checkpoint
+}  // namespace tandem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/machine_report.h"
+#include "tandem/doctor/machine_report.h"
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
@@ -20,7 +20,7 @@
 #include "tandem/model/kernel/backend.h"
 #include "tandem/reward/code_rule.h"
 
-namespace tandem::cli {
+namespace tandem::doctor {
 
 using nlohmann::json;
 
@@ -139,4 +139,4 @@ std::string machine_text(const json& report) {
   return out.str();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::doctor

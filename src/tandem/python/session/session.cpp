@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/session/session.h"
+#include "tandem/python/session/session.h"
 
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/model/flops.h"
 #include "tandem/serve/answers.h"
-#include "tandem/session/crew.h"
+#include "tandem/python/session/crew.h"
 #include "tandem/text/turns.h"
 #include "tandem/train/balance.h"
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 
-namespace tandem::checkpoint {
+namespace tandem {
 
 /// A file that grows under a temporary name and takes its own by commit(). Its bytes go to the disk past the page cache where the file
 /// system lets them: that costs little of the processor's time, and neither evicts nor delays what others read and write.
@@ -56,4 +56,4 @@ void sync_directory(const std::string& path);
 /// Errors: PeerError naming the path if it cannot be read.
 std::string file_checksum(const std::string& path);
 
-}  // namespace tandem::checkpoint
+}  // namespace tandem

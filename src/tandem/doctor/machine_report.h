@@ -5,11 +5,11 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace tandem::cli {
+namespace tandem::doctor {
 
 /// cpu, cores, memory_bytes, isa, libtorch, blas, onednn, mpi, cuda, gpus, and under `missing` what to do about what is not there.
 nlohmann::json machine_report();
 /// The report for a person.
 std::string machine_text(const nlohmann::json& report);
 
-}  // namespace tandem::cli
+}  // namespace tandem::doctor

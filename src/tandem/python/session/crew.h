@@ -13,7 +13,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/config/config.h"
-#include "tandem/session/on_rank.h"
+#include "tandem/python/session/on_rank.h"
 
 namespace tandem::session {
 
