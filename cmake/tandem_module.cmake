@@ -52,9 +52,6 @@ function(tandem_module name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cpp
        ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/cli/main/")
-  if(name STREQUAL "cli")
-    list(FILTER sources EXCLUDE REGEX "/cli/oracle/")  # a module of its own: it tests the product and is no part of it
-  endif()
   foreach(absent ${ARG_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${name}/${absent})
   endforeach()

@@ -65,7 +65,7 @@ case $mode in
   --fast | --full) ;;
   *) echo "usage: tools/check.sh [--fast | --full]" >&2; exit 2 ;;
 esac
-for name in text layers sizes methods platform_if forbidden fuzz_includes doc_symbols links; do gate "$name" python3 "tools/$name.py"; done
+for name in text layers graph sizes methods platform_if forbidden fuzz_includes doc_symbols links; do gate "$name" python3 "tools/$name.py"; done
 if [ "$mode" = --full ]; then
   gate headers python3 tools/headers.py
   # What parses bytes of others, and all else that is quickly built; libtorch itself is built without sanitizers.

@@ -82,8 +82,8 @@ def signature(head):
 
 # Folders that count as modules of their own: by rule of the house `backend`, `kernel` and `family`, and the parts that these and four
 # large modules are in. In runtime nothing does: it has a limit of its own, for all its files together.
-PARTS = ("backend", "kernel", "family", "queue", "body", "c10d", "process", "op", "cpu", "aten", "cuda", "fake", "product", "expert",
-         "context", "generated", "math", "pipeline", "jinja", "jinja_value", "input")
+PARTS = ("backend", "kernel", "family", "queue", "body", "c10d", "process", "op", "cpu", "aten", "cuda", "product", "expert",
+         "context", "generated", "math", "pipeline", "jinja", "jinja_value", "input", "file")
 WHOLE = "runtime"
 
 

@@ -21,7 +21,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
-#include "tandem/bench/report.h"
+#include "report.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/reward/backend/private_folder.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "tandem/bench/options.h"
+#include "options.h"
 
 namespace tandem::bench {
 

@@ -7,7 +7,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/bench/report.h"
+#include "report.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/data/columns.h"

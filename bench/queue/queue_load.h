@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/bench/options.h"
+#include "options.h"
 
 namespace tandem::bench {
 

@@ -15,7 +15,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
-#include "tandem/bench/report.h"
+#include "report.h"
 #include "tandem/comm/launch.h"
 #include "tandem/queue/body/tensor_cache.h"
 #include "tandem/runtime/launch.h"

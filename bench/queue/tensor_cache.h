@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tandem/bench/options.h"
+#include "options.h"
 
 namespace tandem::bench {
 

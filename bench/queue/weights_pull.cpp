@@ -12,7 +12,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
-#include "tandem/bench/report.h"
+#include "report.h"
 #include "tandem/device/process.h"
 #include "tandem/model/config.h"
 #include "tandem/model/model_on_rank.h"

@@ -9,7 +9,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 
 namespace tandem::checkpoint {
 

@@ -15,7 +15,7 @@
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 
 namespace tandem::checkpoint {
 

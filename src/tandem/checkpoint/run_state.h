@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 
 namespace tandem::checkpoint {
 

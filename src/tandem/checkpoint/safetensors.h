@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tandem/base/box.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 
 namespace tandem::checkpoint {
 

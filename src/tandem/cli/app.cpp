@@ -20,7 +20,6 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/bench/report.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/host.h"
 #include "tandem/config/config.h"
@@ -28,6 +27,14 @@
 
 namespace tandem::cli {
 namespace {
+
+// Of another program: hand_over.
+class Elsewhere final : public Command {
+ public:
+  void declare(CLI::App&) override {}
+  void run() override {}
+};
+std::unique_ptr<Command> elsewhere() { return std::make_unique<Elsewhere>(); }
 
 struct CommandEntry {
   const char* name;
@@ -54,7 +61,7 @@ const std::vector<CommandEntry>& entries() {
       {"grade", "Score answers by a rule", "Using a model", grade_command},
       {"plan", "Show what a change of layouts would move between ranks, without running it", "Planning", plan_command},
       {"doctor", "Check this machine: what it has, what is missing and how to get it", "This machine", doctor_command},
-      {"bench", "Measure speed on this machine", "This machine", bench_command},
+      {"bench", "Measure speed on this machine", "This machine", elsewhere},
   };
   return all;
 }
@@ -135,7 +142,7 @@ std::optional<int> launched_rank() {
 }
 
 std::string version_line() {
-  return std::string("tandem " TANDEM_VERSION ", commit ") + bench::build_commit() + ", libtorch " TORCH_VERSION;
+  return std::string("tandem " TANDEM_VERSION ", commit ") + build_commit() + ", libtorch " TORCH_VERSION;
 }
 
 void accept_extras(CLI::App& app) {
@@ -143,13 +150,12 @@ void accept_extras(CLI::App& app) {
   for (CLI::App* inner : app.get_subcommands(nullptr)) accept_extras(*inner);
 }
 
-// Goes on as the program of the queue's benchmarks where one of them is asked for. It lies beside this one.
+// Goes on as the program of benchmarks where one is asked for. It lies beside this one.
 void hand_over(int argc, char** argv) {
-  if (argc < 3 || std::string_view(argv[1]) != "bench" || !is_of_queue(argv[2])) return;
+  if (argc < 2 || std::string_view(argv[1]) != "bench") return;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").replace_filename("tandem-bench");
   ::execv(program.c_str(), argv);
-  throw UserError(join_text("tandem bench ", argv[2]), program.string() + " cannot be started",
-                  "scripts/build release tandem-bench makes it");
+  throw UserError("tandem bench", program.string() + " cannot be started", "scripts/build release tandem-bench makes it");
 }
 
 void run(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
@@ -169,7 +175,7 @@ void run(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   std::vector<std::unique_ptr<Command>> commands;
   for (const CommandEntry& entry : entries()) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.summary)->group(entry.group);
-    commands.push_back(entry.make == bench_command ? bench() : entry.make());
+    commands.push_back(bench && entry.make == elsewhere ? bench() : entry.make());
     commands.back()->declare(*sub);
   }
   accept_extras(app);
@@ -202,7 +208,7 @@ int main(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   try {
     command_line().assign(argv, argv + argc);
     ask_for_wheel();
-    if (bench == bench_command) hand_over(argc, argv);
+    if (!bench) hand_over(argc, argv);
     run(argc, argv, bench);
     return 0;
   } catch (const UserError& e) {

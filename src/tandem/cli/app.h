@@ -8,7 +8,9 @@ namespace tandem::cli {
 
 /// Returns 0 done, 2 the user's input is wrong, 3 a peer or device failed, 1 a bug of ours, 130 interrupted. An error is the
 /// line `tandem: error: WHERE: WHAT (WHAT WOULD BE RIGHT)` on standard error. The one place that catches everything.
-/// `bench` makes the command of that name. Benchmarks that the program tandem-bench has are handed to it.
-int main(int argc, char** argv, std::unique_ptr<Command> (*bench)() = bench_command);
+/// The git commit that the program was built from, `-dirty` behind it where tracked files were changed; "unknown" outside git.
+const char* build_commit();
+/// `bench` makes the command of that name, in the program tandem-bench; others hand it over to that.
+int main(int argc, char** argv, std::unique_ptr<Command> (*bench)() = nullptr);
 
 }  // namespace tandem::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fields as bytes: magic, number of columns; then per column name, type, lengths, values.
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::data {

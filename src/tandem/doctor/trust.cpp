@@ -13,8 +13,8 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
-#include "tandem/checkpoint/checksum.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/checksum.h"
+#include "tandem/base/file/durable_file.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/proof.h"
 #include "tandem/model/kernel/backend.h"
@@ -34,13 +34,13 @@ std::string own_file() {
 
 // What a proof is of: another of any of these asks for another proof.
 std::string subject_of(at::Device device, const std::string& kernels) {
-  const std::string program = checkpoint::file_digest(own_file());
+  const std::string program = file_digest(own_file());
   return join_text(device::backend_of(device).description(device), ", kernels ", kernels, ", libtorch " TORCH_VERSION ", program ",
                    program.substr(0, program.rfind(' ')));
 }
 
 uint64_t checksum_of(const std::string& text) {
-  checkpoint::Checksum checksum;
+  Checksum checksum;
   checksum.update(std::as_bytes(std::span(text)));
   return checksum.value();
 }
@@ -63,7 +63,7 @@ void keep(const std::string& path, const std::string& subject, const Proof& proo
     char host[64] = "";
     (void)::gethostname(host, sizeof host - 1);
     const std::string own = join_text(path, ".", host, ".", ::getpid());  // several runs may write at a time
-    checkpoint::write_durable(own, page.dump(2) + "\n");
+    write_durable(own, page.dump(2) + "\n");
     fs::rename(own, path);
   } catch (const std::exception& e) {
     log::warning("the proof of a device is not kept, and the next run asks for it again: ", e.what());

@@ -15,7 +15,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 #include "tandem/comm/agree.h"
 
 namespace tandem::model {
@@ -55,7 +55,7 @@ struct Rows {
 };
 
 Rows rows_of(const ParameterEntry& e, const at::Tensor& held) {
-  checkpoint::Checksum name;
+  Checksum name;
   name.update(std::as_bytes(std::span(e.parameter.name)));
   const bool flat = e.box.begin.size() == 1;
   const int64_t rows = flat ? 1 : e.box.extent(0), stride = flat ? 0 : e.parameter.shape[1];
@@ -82,7 +82,7 @@ uint64_t sum_of_box(const ParameterEntry& e, const at::Tensor& held) {
 
 // Of a tensor's name and a box of it.
 uint64_t number_of(const ParameterEntry& e) {
-  checkpoint::Checksum number;
+  Checksum number;
   number.update(std::as_bytes(std::span(e.parameter.name)));
   number.update(std::as_bytes(std::span(e.box.begin)));
   number.update(std::as_bytes(std::span(e.box.end)));

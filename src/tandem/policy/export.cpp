@@ -10,7 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/strings.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 #include "tandem/checkpoint/model_export.h"
 #include "tandem/comm/agree.h"
 
@@ -23,7 +23,7 @@ struct Exporter::Part {
   std::string folder;
   std::vector<checkpoint::TensorInfo> tensors;  // in the order in which they are asked for
   bool merges;
-  std::function<checkpoint::Sums(const std::string& dir, const checkpoint::TensorSource& values)> write;
+  std::function<Sums(const std::string& dir, const checkpoint::TensorSource& values)> write;
 
   static int64_t room_of(const checkpoint::TensorInfo& t) { return (t.num_bytes() + 63) / 64 * 64; }
   int64_t num_bytes() const {
@@ -31,7 +31,7 @@ struct Exporter::Part {
     for (const checkpoint::TensorInfo& t : tensors) bytes += room_of(t);
     return bytes;
   }
-  void write_into(const std::string& dir, const checkpoint::TensorSource& values, checkpoint::Sums& sums) const {
+  void write_into(const std::string& dir, const checkpoint::TensorSource& values, Sums& sums) const {
     for (const auto& [name, sum] : write(dir + "/" + folder, values)) sums[folder + "/" + name] = sum;
   }
 };
@@ -125,8 +125,8 @@ Exporter::Part Exporter::adapter_part(const TrainedRole& role) const {
     std::error_code failed;
     fs::create_directories(dir, failed);
     if (failed) throw PeerError(dir + ": cannot be created: " + failed.message());
-    checkpoint::Sums sums{{"adapter_config.json", checkpoint::write_durable(dir + "/adapter_config.json", config.dump(2))}};
-    checkpoint::DurableFile file(dir + "/adapter_model.safetensors");
+    Sums sums{{"adapter_config.json", write_durable(dir + "/adapter_config.json", config.dump(2))}};
+    DurableFile file(dir + "/adapter_model.safetensors");
     checkpoint::write_safetensors(file, tensors, values, {{"format", "pt"}});
     sums["adapter_model.safetensors"] = file.commit();
     return sums;
@@ -142,9 +142,9 @@ std::vector<Exporter::Part> Exporter::parts_of(const TrainedRole& role) const {
   return parts;
 }
 
-checkpoint::Sums Exporter::write(const std::string& dir, const TrainedRole& role, comm::Group& group) const {
+Sums Exporter::write(const std::string& dir, const TrainedRole& role, comm::Group& group) const {
   const Stream stream{role, role.stage(group), &group != &ranks_.world};
-  checkpoint::Sums sums;
+  Sums sums;
   for (const Part& part : parts_of(role))
     stream.run(part, [&](const checkpoint::TensorSource& values) { part.write_into(dir, values, sums); });
   return sums;
@@ -175,7 +175,7 @@ FileWriter Exporter::copy(const TrainedRole& role, device::Arena& host) const {
     copied.emplace_back(std::move(part), std::move(copies));
   }
   return [copied = std::move(copied), writes = ranks_.is_first()](const std::string& dir) {
-    checkpoint::Sums sums;
+    Sums sums;
     for (const auto& [part, copies] : copied)
       if (writes) part.write_into(dir, [&](const std::string& name) { return copies.at(name); }, sums);
     return sums;

@@ -22,7 +22,7 @@ class Exporter {
   /// Rank 0 writes `dir`/hf, tensor by tensor, its weights last. With LoRA it first writes `dir`/adapter, which PEFT loads on top of the
   /// start, and merges the adapters into `dir`/hf. Returns the checksums there; elsewhere there are none. Collective over
   /// `group`, which has the ranks of the world. Errors: PeerError, on all ranks alike, naming the path, or a rank without memory for it.
-  checkpoint::Sums write(const std::string& dir, const TrainedRole& role, comm::Group& group) const;
+  Sums write(const std::string& dir, const TrainedRole& role, comm::Group& group) const;
   /// What writes the same, of the role as it is now, without the other ranks: rank 0 has copies in `host`, which go with it, and others
   /// write nothing. Collective. Errors: PeerError, on all ranks alike, where rank 0 has no memory for it.
   FileWriter copy(const TrainedRole& role, device::Arena& host) const;

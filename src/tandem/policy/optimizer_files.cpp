@@ -45,9 +45,9 @@ FileWriter optimizer_writer(int rank, const train::OptimizerState& state, device
   }
   if (host) source = [copies](const std::string& name) { return copies.at(name); };
   return [=, text = to_text(pieces)](const std::string& dir) {
-    checkpoint::DurableFile file(path_of(dir, rank));
+    DurableFile file(path_of(dir, rank));
     checkpoint::write_safetensors(file, tensors, source, {{kFormat, std::to_string(kPieces_format)}, {kPieces, text}});
-    return checkpoint::Sums{{name_of(rank), file.commit()}};
+    return Sums{{name_of(rank), file.commit()}};
   };
 }
 

@@ -20,10 +20,10 @@ namespace tandem::policy {
 inline constexpr std::string_view kOptimizerFile = "optimizer_rank";
 
 /// Writes files below a folder and returns their checksums by their paths in it.
-using FileWriter = std::function<checkpoint::Sums(const std::string& dir)>;
+using FileWriter = std::function<Sums(const std::string& dir)>;
 
 /// Of DIR/optimizer_rank<rank>.safetensors: what the state is when it is called, or, with `host`, what it is now, in copies there that
-/// go with the writer. The writer's errors: as checkpoint::DurableFile. Errors: as device::Arena.
+/// go with the writer. The writer's errors: as DurableFile. Errors: as device::Arena.
 FileWriter optimizer_writer(int rank, const train::OptimizerState& state, device::Arena* host = nullptr);
 /// Of such copies.
 int64_t optimizer_copy_bytes(const train::OptimizerState& state);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tandem/base/error.h"
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 
 namespace tandem::pull {
 
@@ -72,7 +72,7 @@ std::vector<std::byte> values_of(std::span<const reshard::Held> held, std::span<
 }
 
 uint64_t digest_of(std::span<const std::byte> values) {
-  checkpoint::Checksum checksum;
+  Checksum checksum;
   checksum.update(values);
   return checksum.value();
 }

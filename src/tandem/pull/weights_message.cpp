@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/pull/weights_message.h"
 
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 
 namespace tandem::pull {
 namespace {
@@ -9,15 +9,15 @@ namespace {
 constexpr int64_t kMagic = 0x3365724f57516454;  // "TdQWOre3"
 constexpr int64_t kMaxDims = 8;
 
-void write(data::ByteWriter& out, const std::vector<int64_t>& numbers) { out.raw(numbers.data(), numbers.size() * sizeof(int64_t)); }
+void write(ByteWriter& out, const std::vector<int64_t>& numbers) { out.raw(numbers.data(), numbers.size() * sizeof(int64_t)); }
 
-std::vector<int64_t> read(data::ByteReader& in, int64_t count) {
+std::vector<int64_t> read(ByteReader& in, int64_t count) {
   std::vector<int64_t> numbers(static_cast<size_t>(count));
   in.raw(numbers.data(), numbers.size() * sizeof(int64_t), "a corner of a box");
   return numbers;
 }
 
-at::ScalarType read_dtype(data::ByteReader& in) {
+at::ScalarType read_dtype(ByteReader& in) {
   const int64_t dtype = in.number("a dtype");
   if (dtype != static_cast<int64_t>(at::kFloat) && dtype != static_cast<int64_t>(at::kBFloat16)) in.fail("a dtype that weights have not");
   return static_cast<at::ScalarType>(dtype);
@@ -25,14 +25,14 @@ at::ScalarType read_dtype(data::ByteReader& in) {
 
 }  // namespace
 
-void write(data::ByteWriter& out, const WeightHolder& holder) {
+void write(ByteWriter& out, const WeightHolder& holder) {
   out.text(holder.place);
   out.text(model::to_string(holder.layout));
   out.number(holder.rank);
   out.number(static_cast<int64_t>(holder.dtype));
 }
 
-WeightHolder read_holder(data::ByteReader& in) {
+WeightHolder read_holder(ByteReader& in) {
   WeightHolder holder;
   holder.place = in.text("a place");
   if (holder.place.size() > kMaxPlace) in.fail(join_text("a place of ", holder.place.size(), " characters"));
@@ -51,7 +51,7 @@ WeightHolder read_holder(data::ByteReader& in) {
 
 std::vector<std::byte> to_bytes(const WeightsRequest& request) {
   std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
+  ByteWriter out(bytes);
   for (const int64_t each : {kMagic, request.number, static_cast<int64_t>(request.ask), value(request.version)}) out.number(each);
   write(out, request.holder);
   out.text(request.part);
@@ -67,7 +67,7 @@ std::vector<std::byte> to_bytes(const WeightsRequest& request) {
 }
 
 WeightsRequest weights_request_of(std::span<const std::byte> bytes) {
-  data::ByteReader in(bytes, "request of weights");
+  ByteReader in(bytes, "request of weights");
   if (in.number("magic") != kMagic) in.fail("another version of Tandem wrote it, or none");
   WeightsRequest request;
   request.number = in.number("its number");
@@ -93,7 +93,7 @@ WeightsRequest weights_request_of(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> to_bytes(const WeightsAnswer& answer) {
   std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
+  ByteWriter out(bytes);
   for (const int64_t each : {answer.number, value(answer.newest), static_cast<int64_t>(answer.has_it), static_cast<int64_t>(answer.waits),
                              static_cast<int64_t>(answer.elsewhere.has_value()), static_cast<int64_t>(answer.lent.has_value()),
                              static_cast<int64_t>(answer.digest)})
@@ -108,7 +108,7 @@ std::vector<std::byte> to_bytes(const WeightsAnswer& answer) {
 }
 
 WeightsAnswer weights_answer_of(std::span<const std::byte> bytes) {
-  data::ByteReader in(bytes, "answer of a holder of weights");
+  ByteReader in(bytes, "answer of a holder of weights");
   WeightsAnswer answer;
   answer.number = in.number("its number");
   answer.newest = PolicyVersion{in.number("the newest version")};

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tandem/base/box.h"
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/base/ids.h"
 #include "tandem/comm/shared_handle.h"
 #include "tandem/model/layout.h"
@@ -38,9 +38,9 @@ struct WeightHolder {
 
   bool operator==(const WeightHolder& other) const { return place == other.place; }
 };
-void write(data::ByteWriter& out, const WeightHolder& holder);
+void write(ByteWriter& out, const WeightHolder& holder);
 /// Errors: PeerError for what is no holder.
-WeightHolder read_holder(data::ByteReader& in);
+WeightHolder read_holder(ByteReader& in);
 
 struct WeightsRequest {
   enum class Ask : int64_t {

@@ -15,7 +15,7 @@
 #include "tandem/hub/fetch.h"
 #include "tandem/python/hooks.h"
 #include "tandem/python/tensors.h"
-#include "tandem/session/session.h"
+#include "tandem/python/session/session.h"
 
 namespace tandem::python {
 namespace {

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::queue {
@@ -29,7 +29,7 @@ void each_of(auto& prompt, auto&& field) {
 }
 
 struct Pack {
-  data::ByteWriter& out;
+  ByteWriter& out;
 
   void operator()(const Number auto& value) const { out.number(static_cast<int64_t>(value)); }
   void operator()(const std::string& text) const { out.text(text); }
@@ -51,7 +51,7 @@ struct Pack {
 };
 
 struct Unpack {
-  data::ByteReader& in;
+  ByteReader& in;
 
   template <Number T>
   void operator()(T& value) const {
@@ -87,7 +87,7 @@ struct Unpack {
 
 std::vector<std::byte> packed(int64_t magic, const auto& message) {
   std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
+  ByteWriter out(bytes);
   out.number(magic);
   Pack{out}(message);
   return bytes;
@@ -95,7 +95,7 @@ std::vector<std::byte> packed(int64_t magic, const auto& message) {
 
 template <class T>
 T unpacked(std::span<const std::byte> bytes, int64_t magic) {
-  data::ByteReader in(bytes, kMessage);
+  ByteReader in(bytes, kMessage);
   if (in.number("magic") != magic) in.fail("another version of Tandem wrote it, or none");
   T message;
   Unpack{in}(message);
@@ -116,10 +116,10 @@ std::vector<std::byte> to_bytes(const Call& call) { return packed(kCallMagic, ca
 std::vector<std::byte> to_bytes(const Answer& answer) { return packed(kAnswerMagic, answer); }
 Call call_of(std::span<const std::byte> bytes) { return unpacked<Call>(bytes, kCallMagic); }
 
-bool is_of_this_version(std::span<const std::byte> bytes) { return data::ByteReader(bytes, kMessage).number("magic") == kCallMagic; }
+bool is_of_this_version(std::span<const std::byte> bytes) { return ByteReader(bytes, kMessage).number("magic") == kCallMagic; }
 
 Call head_of(std::span<const std::byte> bytes) {
-  data::ByteReader in(bytes, kMessage);
+  ByteReader in(bytes, kMessage);
   if (((in.number("magic") ^ kCallMagic) & kOfAnyVersion) != 0) in.fail("it is no call");
   Call head;
   const Unpack unpack{in};

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "tandem/base/check.h"
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 
 namespace tandem::reshard {
 namespace {
@@ -19,7 +19,7 @@ int64_t elements_of(const RankPlan::Move& move) {
 }
 
 uint64_t checksum_of(std::span<const std::byte> bytes) {
-  checkpoint::Checksum checksum;
+  Checksum checksum;
   checksum.update(bytes);
   return checksum.value();
 }

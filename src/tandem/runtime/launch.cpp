@@ -9,7 +9,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/device.h"
@@ -49,7 +49,7 @@ std::string joined(const std::vector<std::string>& lines) {
 
 std::string digest_of(const std::vector<std::string>& files) {
   std::string digest;
-  for (const std::string& file : files) digest += checkpoint::file_digest(file) + '\n';
+  for (const std::string& file : files) digest += file_digest(file) + '\n';
   return digest;
 }
 

@@ -22,7 +22,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 #include "tandem/device/process.h"
 #include "tandem/queue/body/store.h"
 
@@ -56,8 +56,8 @@ nlohmann::json read_starts(const config::RunConfig& config) {
 
 // What workers heard of must not be forgotten, whatever happens to the machine.
 void write_starts(const config::RunConfig& config, const nlohmann::json& starts) {
-  checkpoint::write_durable(config.run.dir + "/" + kStartsFile, starts.dump() + "\n");
-  checkpoint::sync_directory(config.run.dir);
+  write_durable(config.run.dir + "/" + kStartsFile, starts.dump() + "\n");
+  sync_directory(config.run.dir);
 }
 
 // Each start has another number than those before, whether they left a checkpoint or not.
@@ -136,7 +136,7 @@ queue::Incarnation next_start(const std::string& path) {
   const int64_t number = before.get<int64_t>() + 1;
   keys["starts"] = number;
   write_secret(path, keys.dump() + "\n");
-  checkpoint::sync_directory(fs::absolute(path).parent_path());
+  sync_directory(fs::absolute(path).parent_path());
   return queue::Incarnation{number};
 }
 

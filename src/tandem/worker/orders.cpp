@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/queue/message.h"
 
 namespace tandem::worker {
@@ -33,11 +33,11 @@ std::vector<queue::Task> tasks_of(std::span<const std::byte> bytes) {
   return tasks;
 }
 
-void write(data::ByteWriter& out, const std::vector<data::GroupId>& groups) {
+void write(ByteWriter& out, const std::vector<data::GroupId>& groups) {
   out.bytes(std::as_bytes(std::span(groups)));
 }
 
-std::vector<data::GroupId> read(data::ByteReader& in) {
+std::vector<data::GroupId> read(ByteReader& in) {
   const std::span<const std::byte> bytes = in.bytes("groups");
   std::vector<data::GroupId> groups(bytes.size() / sizeof(data::GroupId));
   std::memcpy(groups.data(), bytes.data(), groups.size() * sizeof(data::GroupId));
@@ -50,7 +50,7 @@ Orders orders_of_first(comm::Group& world, Orders mine) {
   if (world.size() == 1) return mine;
   std::vector<std::byte> bytes;
   if (world.rank() == 0) {
-    data::ByteWriter out(bytes);
+    ByteWriter out(bytes);
     out.number(mine.ends);
     out.text(mine.welcome);
     out.number(value(mine.newest));
@@ -60,7 +60,7 @@ Orders orders_of_first(comm::Group& world, Orders mine) {
   }
   bytes = comm::all_gather_bytes(world, bytes).front();
   if (world.rank() == 0) return mine;
-  data::ByteReader in(bytes, "orders of the first rank");
+  ByteReader in(bytes, "orders of the first rank");
   Orders orders;
   orders.ends = in.number("whether it ends") != 0;
   orders.welcome = in.text("a welcome");

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
-#include "tandem/checkpoint/checksum.h"
+#include "tandem/base/file/checksum.h"
 #include "tandem/pull/boxes.h"
 
 namespace tandem::worker {
@@ -27,25 +27,25 @@ bool has_weights(const fs::path& file) {
   return file.filename().string().ends_with(".safetensors.index.json");
 }
 
-void write(data::ByteWriter& out, const std::vector<pull::WeightHolder>& holders) {
+void write(ByteWriter& out, const std::vector<pull::WeightHolder>& holders) {
   out.number(std::ssize(holders));
   for (const pull::WeightHolder& each : holders) pull::write(out, each);
 }
 
 struct Pack {
-  data::ByteWriter& out;
+  ByteWriter& out;
   void operator()(const std::string& text) const { out.text(text); }
   void operator()(int64_t number) const { out.number(number); }
 };
 
 struct Unpack {
-  data::ByteReader& in;
+  ByteReader& in;
   void operator()(std::string& text) const { text = in.text("a word"); }
   void operator()(int64_t& number) const { number = in.number("a number"); }
   void operator()(bool& is) const { is = in.number("yes or no") != 0; }
 };
 
-void write(data::ByteWriter& out, const std::map<std::string, std::string>& texts) {
+void write(ByteWriter& out, const std::map<std::string, std::string>& texts) {
   out.number(std::ssize(texts));
   for (const auto& [name, text] : texts) {
     out.text(name);
@@ -53,7 +53,7 @@ void write(data::ByteWriter& out, const std::map<std::string, std::string>& text
   }
 }
 
-std::map<std::string, std::string> read_texts(data::ByteReader& in) {
+std::map<std::string, std::string> read_texts(ByteReader& in) {
   std::map<std::string, std::string> texts;
   for (int64_t left = in.count(2 * sizeof(int64_t), "the number of files"); left > 0; --left) {
     std::string name = in.text("the name of a file");
@@ -62,7 +62,7 @@ std::map<std::string, std::string> read_texts(data::ByteReader& in) {
   return texts;
 }
 
-std::vector<pull::WeightHolder> read_holders(data::ByteReader& in) {
+std::vector<pull::WeightHolder> read_holders(ByteReader& in) {
   std::vector<pull::WeightHolder> holders;
   for (int64_t left = in.count(4 * sizeof(int64_t), "the number of holders"); left > 0; --left) holders.push_back(pull::read_holder(in));
   return holders;
@@ -72,7 +72,7 @@ std::vector<pull::WeightHolder> read_holders(data::ByteReader& in) {
 
 std::string to_text(const Welcome& welcome) {
   std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
+  ByteWriter out(bytes);
   out.number(kMagic);
   out.text(welcome.recipe);
   write(out, welcome.files);
@@ -91,7 +91,7 @@ std::string to_text(const Welcome& welcome) {
 
 Welcome welcome_of(const std::string& text) {
   const auto all = std::as_bytes(std::span(text)), bytes = all.first(all.size() - std::min(all.size(), sizeof(uint64_t)));
-  data::ByteReader in(bytes, "welcome of the run");
+  ByteReader in(bytes, "welcome of the run");
   if (in.number("magic") != kMagic) in.fail("another version of Tandem wrote it, or none");
   uint64_t digest = 0;
   std::memcpy(&digest, all.data() + bytes.size(), sizeof digest);
@@ -112,7 +112,7 @@ Welcome welcome_of(const std::string& text) {
 
 std::map<std::string, std::string> reward_files(const reward::Options& options) {
   std::map<std::string, std::string> digests;
-  for (const std::string& file : reward::python_files(options)) digests[file] = checkpoint::file_digest(file);
+  for (const std::string& file : reward::python_files(options)) digests[file] = file_digest(file);
   return digests;
 }
 

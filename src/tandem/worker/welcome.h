@@ -27,7 +27,7 @@ struct Welcome {
   Drawing drawing = {};                       ///< how it may do so
 };
 
-/// Of the functions of a recipe's reward, by the paths that it gives (checkpoint::file_digest).
+/// Of the functions of a recipe's reward, by the paths that it gives (file_digest).
 std::map<std::string, std::string> reward_files(const reward::Options& options);
 
 /// Errors: UserError if the files are more than go into a message.

@@ -17,8 +17,8 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
-#include "tandem/checkpoint/checksum.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/checksum.h"
+#include "tandem/base/file/durable_file.h"
 
 namespace tandem::checkpoint {
 namespace {

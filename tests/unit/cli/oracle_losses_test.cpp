@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/oracle/oracle_losses.h"
+#include "oracle/oracle_losses.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/oracle/suites.h"
+#include "oracle/suites.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/session/session.h"
+#include "tandem/python/session/session.h"
 
 #include <gtest/gtest.h>
 

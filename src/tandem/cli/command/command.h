@@ -3,7 +3,6 @@
 // What a command of `tandem` is. A new one is a class in a file of this folder, one line below and one line in app.cpp.
 
 #include <memory>
-#include <string_view>
 
 namespace CLI {
 class App;
@@ -38,9 +37,6 @@ std::unique_ptr<Command> config_command();
 std::unique_ptr<Command> doctor_command();
 std::unique_ptr<Command> board_command();
 std::unique_ptr<Command> top_command();
-std::unique_ptr<Command> bench_command();
-/// Whether `tandem bench NAME` is of the program tandem-bench.
-bool is_of_queue(std::string_view name);
 std::unique_ptr<Command> plan_command();
 
 }  // namespace tandem::cli

@@ -16,7 +16,7 @@
 #include "tandem/doctor/proof.h"
 #include "tandem/fit/reckon.h"
 #include "tandem/planner/interpret.h"
-#include "tandem/bench/machine.h"
+#include "tandem/doctor/machine_report.h"
 
 namespace tandem::cli {
 namespace {
@@ -92,8 +92,8 @@ class Doctor : public Command {
     if (!device_.empty()) return prove();
     for (const auto& [flag, given] : {std::pair("--kernels", kernels_ != "auto"), {"--out", !out_.empty()}, {"--full", full_}})
       if (given) throw UserError("tandem doctor", std::string(flag) + " without a device to prove", "with --device");
-    const nlohmann::json report = bench::machine_report();
-    std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
+    const nlohmann::json report = doctor::machine_report();
+    std::cout << (json_ ? report.dump(2) + "\n" : doctor::machine_text(report));
   }
 
  private:

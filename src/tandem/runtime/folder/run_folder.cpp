@@ -12,8 +12,8 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
-#include "tandem/checkpoint/checksum.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/checksum.h"
+#include "tandem/base/file/durable_file.h"
 #include "tandem/checkpoint/lock_file.h"
 #include "tandem/data/decisions.h"
 #include "tandem/data/sample_store.h"
@@ -79,12 +79,12 @@ constexpr double kPatienceS = 30;  // to look at every page of a store
 
 constexpr std::string_view kFunction = "function ";
 
-/// checkpoint::file_digest of files, each read once.
+/// file_digest of files, each read once.
 class Digests {
  public:
   const std::string& of(const std::string& path) {
     const auto [found, is_new] = known_.try_emplace(path);
-    if (is_new) found->second = checkpoint::file_digest(path);
+    if (is_new) found->second = file_digest(path);
     return found->second;
   }
 
@@ -158,7 +158,7 @@ std::string eval_digest_of(const config::RunConfig& config, std::span<const Host
   for (const OptionEntry& entry : list.entries)
     if ((entry.path.starts_with("reward.") && !kNoGrade.contains(entry.path)) || entry.path == "eval.right_at" || entry.path == "eval.n")
       text += join_text(entry.path, ' ', option_text(entry.ref.value), '\n');
-  checkpoint::Checksum sum;
+  Checksum sum;
   sum.update(std::as_bytes(std::span(text)));
   return std::to_string(sum.value());
 }
@@ -238,7 +238,7 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
   fs::create_directories(dir, fault);
   if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "choose a writable --run-dir");
   try {
-    checkpoint::write_durable(dir + "/.writable", "");
+    write_durable(dir + "/.writable", "");
     fs::remove(dir + "/.writable", fault);
   } catch (const PeerError& e) {
     throw UserError(dir, std::string("the run folder cannot be written: ") + e.what(), "choose a writable --run-dir");
@@ -317,7 +317,7 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
   if (holds("config.yaml")) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
-  else checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  else write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
   if (holds(kInputs)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
@@ -331,7 +331,7 @@ bool RunFolder::holds(const std::string& name) const {
 void RunFolder::keep_recipe(const config::RunConfig& config) {
   config_yaml_ = config::to_yaml(config);
   sink_job_.recipe = recipe_json(config);
-  checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  write_durable(path("config.yaml"), config_yaml_);
 }
 
 RunFolder::~RunFolder() {
@@ -368,8 +368,8 @@ void RunFolder::come_back() {
   std::error_code failed;
   fs::create_directories(dir_, failed);
   if (failed) throw PeerError(dir_ + ": cannot be made again: " + failed.message());
-  checkpoint::write_durable(path("config.yaml"), config_yaml_);
-  checkpoint::write_durable(path(kInputs), inputs_);
+  write_durable(path("config.yaml"), config_yaml_);
+  write_durable(path(kInputs), inputs_);
 }
 
 // A run refused before it began leaves the earlier one as it was. False if there was none, or if this one has begun.
@@ -432,8 +432,8 @@ void RunFolder::open_samples(const RunState& state) {
 }
 
 void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
-  checkpoint::write_durable(path("config.yaml"), config_yaml_);
-  checkpoint::write_durable(path(kInputs), inputs_);
+  write_durable(path("config.yaml"), config_yaml_);
+  write_durable(path(kInputs), inputs_);
   std::error_code absent;
   fs::remove(path("summary.json"), absent);  // of an earlier end; the run goes on
   if (state.sink_bytes.empty()) {
@@ -467,7 +467,7 @@ void RunFolder::write_summary(const RunSummary& s) {
   const auto eval = [](const std::optional<serve::EvalSummary>& e) { return e ? to_json(*e) : nlohmann::json(); };
   const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps},
                               {"seconds", s.seconds},         {"tokens", s.tokens}};
-  checkpoint::write_durable(path("summary.json"), out.dump(1) + "\n");
+  write_durable(path("summary.json"), out.dump(1) + "\n");
 }
 
 }  // namespace tandem::runtime

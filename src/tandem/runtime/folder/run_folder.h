@@ -87,7 +87,7 @@ class RunFolder {
   checkpoint::LockFile lock_;
   bool made_ = false;
   std::string eval_digest_;
-  std::string inputs_;  // checkpoint::file_digest of each file that the run reads, and its host's functions, a line each
+  std::string inputs_;  // file_digest of each file that the run reads, and its host's functions, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
   bool is_free_;

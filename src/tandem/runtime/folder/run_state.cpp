@@ -18,7 +18,7 @@
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/base/strings.h"
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/base/file/durable_file.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
@@ -122,10 +122,10 @@ void check_numbers(const RunState& s, int64_t step_of_folder, const std::string&
 }
 
 // Of all ranks. Collective.
-checkpoint::Sums joined(comm::Group& world, const checkpoint::Sums& mine) {
+Sums joined(comm::Group& world, const Sums& mine) {
   std::string lines;
   for (const auto& [name, sum] : mine) lines += sum + " " + name + "\n";
-  checkpoint::Sums all;
+  Sums all;
   for (const std::string& text : comm::texts_of_all(world, lines))
     for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
       const size_t space = text.find(' ', at);
@@ -166,7 +166,7 @@ std::string folder_of(const std::string& checkpoint, const policy::TrainedRole& 
   return role.folder().empty() ? checkpoint : checkpoint + "/" + role.folder();
 }
 
-void write_into(const std::string& tmp, const policy::TrainedRole& role, const policy::FileWriter& write, checkpoint::Sums& sums) {
+void write_into(const std::string& tmp, const policy::TrainedRole& role, const policy::FileWriter& write, Sums& sums) {
   for (const auto& [name, sum] : write(folder_of(tmp, role))) sums[role.folder().empty() ? name : role.folder() + "/" + name] = sum;
 }
 
@@ -206,7 +206,7 @@ std::string StateFiles::state_text(const RunState& state, TrainedRoles roles) co
 
 // Makes the folders of an attempt, and in it what samples.sqlite did not take. Returns what writes the other small files. Collective.
 policy::FileWriter StateFiles::begin(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples) {
-  policy::FileWriter writer = [](const std::string&) { return checkpoint::Sums(); };
+  policy::FileWriter writer = [](const std::string&) { return Sums(); };
   comm::run_alike(parts_.ranks.world, [&] {
     if (!parts_.ranks.is_first()) return;
     const std::string tmp = writer_.begin(state.step);
@@ -214,10 +214,10 @@ policy::FileWriter StateFiles::begin(const RunState& state, TrainedRoles roles, 
     if (save_samples) save_samples(tmp + "/" + kUnwritten);
     const std::string queue(reinterpret_cast<const char*>(state.queue.data()), state.queue.size());
     writer = [text = state_text(state, roles), queue](const std::string& dir) {
-      checkpoint::Sums sums;
+      Sums sums;
       if (std::filesystem::exists(dir + "/" + kUnwritten)) sums = checkpoint::sums_of(dir, std::vector<std::string>{kUnwritten});
-      sums["state.json"] = checkpoint::write_durable(dir + "/state.json", text);
-      sums["queue.bin"] = checkpoint::write_durable(dir + "/queue.bin", queue);
+      sums["state.json"] = write_durable(dir + "/state.json", text);
+      sums["queue.bin"] = write_durable(dir + "/queue.bin", queue);
       return sums;
     };
   });
@@ -225,8 +225,8 @@ policy::FileWriter StateFiles::begin(const RunState& state, TrainedRoles roles, 
 }
 
 // With the checksums of what each rank has written. Collective.
-void StateFiles::commit(comm::Group& group, int64_t step, const checkpoint::Sums& mine) {
-  const checkpoint::Sums sums = joined(group, mine);
+void StateFiles::commit(comm::Group& group, int64_t step, const Sums& mine) {
+  const Sums sums = joined(group, mine);
   std::exception_ptr fault;
   try {
     if (parts_.ranks.is_first()) writer_.commit(step, sums);
@@ -253,7 +253,7 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const SaveSampl
   const std::string tmp = writer_.tmp_path(state.step);
   try {
     const policy::FileWriter small = begin(state, roles, save_samples);
-    checkpoint::Sums sums;
+    Sums sums;
     comm::run_alike(parts_.ranks.world, [&] {
       sums = small(tmp);
       for (const policy::TrainedRole* role : roles)
@@ -327,7 +327,7 @@ void StateFiles::save_behind(const RunState& state, TrainedRoles roles, const Sa
     device::name_thread("checkpoint");
     device::step_back();
     const device::ThreadLimit one_thread(1);
-    checkpoint::Sums sums;
+    Sums sums;
     std::exception_ptr fault;
     const auto write_mine = [&] {
       sums = small(tmp);

@@ -122,7 +122,7 @@ class StateFiles {
   bool has_room(TrainedRoles roles);
   policy::FileWriter begin(const RunState& state, TrainedRoles roles, const SaveSamples& save_samples);
   std::string state_text(const RunState& state, TrainedRoles roles) const;
-  void commit(comm::Group& group, int64_t step, const checkpoint::Sums& mine);
+  void commit(comm::Group& group, int64_t step, const Sums& mine);
   policy::FileWriter optimizer_writer(const policy::TrainedRole& role, device::Arena* host = nullptr) const;
   [[noreturn]] void abandon(int64_t step, const std::exception& why);
 

@@ -2,7 +2,7 @@
 #include "tandem/queue/backend/wire/rows_message.h"
 
 #include "tandem/base/error.h"
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 
 namespace tandem::queue::wire {
 namespace {
@@ -14,14 +14,14 @@ constexpr const char* kStoreAnswer = "answer of a store";
 
 std::vector<std::byte> to_bytes(const RowsRequest& request) {
   std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
+  ByteWriter out(bytes);
   for (const int64_t each : {kReadMagic, request.number, request.schema, request.secret, std::ssize(request.samples)}) out.number(each);
   out.raw(request.samples.data(), request.samples.size() * sizeof(SampleId));
   return bytes;
 }
 
 RowsRequest request_of(std::span<const std::byte> bytes) {
-  data::ByteReader in(bytes, "request of rows");
+  ByteReader in(bytes, "request of rows");
   if (in.number("magic") != kReadMagic) in.fail("another version of Tandem wrote it, or none");
   RowsRequest request;
   request.number = in.number("its number");
@@ -33,10 +33,10 @@ RowsRequest request_of(std::span<const std::byte> bytes) {
   return request;
 }
 
-int64_t number_of_answer(std::span<const std::byte> bytes) { return data::ByteReader(bytes, kStoreAnswer).number("its number"); }
+int64_t number_of_answer(std::span<const std::byte> bytes) { return ByteReader(bytes, kStoreAnswer).number("its number"); }
 
 RowsAnswer rows_answer_of(std::span<const std::byte> bytes, int64_t num_samples, bool may_be_lent) {
-  data::ByteReader in(bytes, kStoreAnswer);
+  ByteReader in(bytes, kStoreAnswer);
   RowsAnswer answer;
   answer.number = in.number("its number");
   answer.num_rows = in.number("the number of rows");

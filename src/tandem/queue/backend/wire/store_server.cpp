@@ -8,7 +8,7 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/data/bytes.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/queue/backend/wire/rows_message.h"
 
 namespace tandem::queue::wire {
@@ -57,7 +57,7 @@ void StoreServer::serve() {
 std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
   const RowsRequest request = request_of(bytes);
   std::vector<std::byte> answer;
-  data::ByteWriter out(answer);
+  ByteWriter out(answer);
   out.number(request.number);
   comm::SharedMemory* lane = nullptr;
   int64_t lent_bytes = 0;

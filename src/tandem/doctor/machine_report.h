@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What this machine and this build have: what `tandem doctor` shows.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace tandem::doctor {
+
+/// cpu, cores, memory_bytes, isa, libtorch, blas, onednn, mpi, cuda, gpus, and under `missing` what to do about what is not there.
+nlohmann::json machine_report();
+/// The report for a person.
+std::string machine_text(const nlohmann::json& report);
+
+}  // namespace tandem::doctor
