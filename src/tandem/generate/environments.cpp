@@ -37,10 +37,11 @@ constexpr Named kEnvironments[] = {
 
 }  // namespace
 
-MakeEpisode make_environment(const rollout::EpisodeOptions& options, const PythonHost& host) {
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host) {
   const auto found = std::ranges::find(kEnvironments, options.environment, &Named::name);
   if (found != std::end(kEnvironments))
-    return [make = found->make](const EpisodeStart& start, const Deadline&) { return make(start); };
+    return std::make_shared<Environment>(
+        Environment{[make = found->make](const EpisodeStart& start, const Deadline&) { return make(start); }, options, host.notices});
   if (options.environment.find(':') != std::string::npos) return python_environment(options, host);
   std::string names;
   for (const Named& each : kEnvironments) names += std::string(names.empty() ? "" : ", ") + each.name;

@@ -69,8 +69,16 @@ struct PythonHost {
   std::shared_ptr<monitor::Notices> notices;
 };
 
-/// The environment of the recipe: a name of the table in environments.cpp, or FILE.py:CLASS. Errors: UserError for one that there is
-/// not, or that does not load.
-MakeEpisode make_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
+/// The environment of a run, on the ranks that talk to it.
+struct Environment {
+  MakeEpisode make;
+  rollout::EpisodeOptions options;
+  std::shared_ptr<monitor::Notices> notices;
+  std::function<void()> abandon = {};  ///< makes turns in progress end soon, by throwing; later ones work. May be empty
+};
+
+/// That of the recipe: a name of the table in environments.cpp, or FILE.py:CLASS. Errors: UserError for one that there is not, or that
+/// does not load.
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
 
 }  // namespace tandem::generate

@@ -47,6 +47,7 @@ class Processes {
     if (reply.contains("unknown")) throw EpisodeGone("the process that had it ended");
     return reply;
   }
+  void abandon() { workers_.abandon(); }
   /// It hears so with what it is told next.
   void end(int64_t lane, int64_t episode) {
     std::lock_guard lock(mutex_);
@@ -87,7 +88,7 @@ class PythonEpisode final : public Episode {
 
 }  // namespace
 
-MakeEpisode python_environment(const rollout::EpisodeOptions& o, const PythonHost& host) {
+std::shared_ptr<const Environment> python_environment(const rollout::EpisodeOptions& o, const PythonHost& host) {
   const size_t colon = o.environment.rfind(':');
   reward::PythonFunction environment{"episode.environment " + o.environment, o.environment.substr(0, colon), "",
                                      o.environment.substr(colon + 1), /*is_environment=*/true};
@@ -100,9 +101,10 @@ MakeEpisode python_environment(const rollout::EpisodeOptions& o, const PythonHos
   options.notices = host.notices;
   const std::string name = environment.name;
   auto processes = std::make_shared<Processes>(std::move(environment), std::move(options));
-  return [processes, name](const EpisodeStart& start, const Deadline& deadline) -> std::unique_ptr<Episode> {
+  const MakeEpisode make = [processes, name](const EpisodeStart& start, const Deadline& deadline) -> std::unique_ptr<Episode> {
     return std::make_unique<PythonEpisode>(processes, name, start, deadline);
   };
+  return std::make_shared<Environment>(Environment{make, o, host.notices, [processes] { processes->abandon(); }});
 }
 
 }  // namespace tandem::generate

@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kAbandonS = 0.1;  // between two tries
 constexpr int kMostGone = 16;  // times that an episode is lost with others, in one turn
 
 // One that begins anew has another.
@@ -76,11 +77,17 @@ Turns::Turns(Setup setup) : setup_(std::move(setup)), jobs_(static_cast<size_t>(
 }
 
 Turns::~Turns() {
-  {
-    std::lock_guard lock(mutex_);
-    is_closing_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  is_closing_ = true;
   submitted_.notify_all();
+  // More than once: a lane that has taken its turn may talk to the environment only after that was told.
+  while (num_busy_ > 0) {
+    lock.unlock();
+    if (setup_.environment->abandon) setup_.environment->abandon();
+    lock.lock();
+    answered_.wait_for(lock, duration_of_s(kAbandonS), [&] { return num_busy_ == 0; });
+  }
+  lock.unlock();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -138,6 +145,7 @@ void Turns::work(size_t lane) {
       return out != out_.end() && out->second == job.out;
     };
     if (!is_wanted()) continue;
+    ++num_busy_;
     lock.unlock();
     SampleTurn turn;
     std::exception_ptr failed;
@@ -147,6 +155,8 @@ void Turns::work(size_t lane) {
       failed = std::current_exception();
     }
     lock.lock();
+    --num_busy_;
+    if (is_closing_) answered_.notify_all();
     if (!is_wanted()) continue;
     if (failed) failed_ = failed;
     job.out->turn.samples[job.place] = std::move(turn);
