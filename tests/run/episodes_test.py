@@ -212,7 +212,7 @@ def refusals(program, root):
     rf.said("what cannot be an environment is refused with its name, before the run")
 
 
-CHECKS = {"columns": columns, "layouts": layouts, "stale": stale, "failures": failures, "interrupted": interrupted, "killed": killed, "built_in": built_in,
-          "refusals": refusals}
+CHECKS = {"columns": columns, "layouts": layouts, "stale": stale, "failures": failures, "interrupted": interrupted,
+          "killed": killed, "built_in": built_in, "refusals": refusals}
 if __name__ == "__main__":
     rf.run_checks(__doc__, CHECKS)

@@ -85,8 +85,9 @@ class Turns {
   void work(size_t lane);
   SampleTurn take_turn(const Out& out, size_t place, Conversation& conversation, size_t lane) const;
   SampleTurn say(const data::Sample& sample, Conversation& conversation) const;
-  Turn timed(Conversation& conversation, const std::function<Turn(const Deadline&)>& act) const;
+  Turn timed(Conversation& conversation, const std::function<Turn(Budget&)>& act) const;
   void begin(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
+  bool repeats(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
   std::vector<int32_t> ids_of(Turn& turn) const;
 
   const Setup setup_;
