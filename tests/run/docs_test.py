@@ -172,9 +172,10 @@ def pictures():
         def curves(*words):
             return subprocess.run([rf.ROOT / "scripts/curves", *words], cwd=folder, capture_output=True, encoding="utf-8")
 
-        assert curves("--architecture", "drawn.svg").returncode == 0
-        assert (folder / "drawn.svg").read_text() == (rf.ROOT / "docs/pictures/architecture.svg").read_text(), (
-            "docs/pictures/architecture.svg is another: scripts/curves --architecture docs/pictures/architecture.svg")
+        for name in ("architecture", "loops"):
+            assert curves(f"--{name}", "drawn.svg").returncode == 0
+            assert (folder / "drawn.svg").read_text() == (rf.ROOT / f"docs/pictures/{name}.svg").read_text(), (
+                f"docs/pictures/{name}.svg is another: scripts/curves --{name} docs/pictures/{name}.svg")
         kept, title = rf.ROOT / "bench/results/word_problems", "SmolLM2-135M-Instruct, held-out word problems, one CPU core"
         seeds = ",".join(str(kept / f"grpo_{seed}") for seed in (1, 2, 3))
         rows = [f"{name}={kept / folder}_1" for name, folder in (("GRPO", "grpo"), ("stale", "stale"), ("DAPO", "dapo"), ("PPO", "ppo"),

@@ -4,6 +4,7 @@ comes out; an environment that fails, hangs, floods or dies is named, and a run 
 import json
 import pathlib
 import random
+import signal
 import time
 
 import run_folder as rf
@@ -165,6 +166,19 @@ def failures(program, root):
     rf.said("one that fails begins anew and is counted; one that always fails, hangs, floods or dies ends the run, saved and named")
 
 
+def interrupted(program, root):
+    """A run that is told to stop does not wait for an environment that hangs."""
+    folder = pathlib.Path(root, "interrupted")
+    folder.mkdir()
+    process = program.start(started(folder, "run", environment="Hangs", episode__timeout_s=300, run__steps=40, eval__before=False))
+    assert rf.wait_for(lambda: (folder / "environments.py.Hangs").exists(), process), process.stderr.read()
+    begin = time.monotonic()
+    code, log = rf.end(process, signal.SIGINT)
+    assert code == 130 and time.monotonic() - begin < 30, (code, time.monotonic() - begin, log[-2000:])
+    assert rf.committed_steps(folder / "run"), log[-2000:]
+    rf.said("a run that is told to stop does not wait for an environment that hangs")
+
+
 def killed(program, root):
     arguments, draw = started(root, "killed", environment="Slow", run__steps=20, checkpoint__every_steps=1), random.Random(3)
     for number in range(3):
@@ -198,7 +212,7 @@ def refusals(program, root):
     rf.said("what cannot be an environment is refused with its name, before the run")
 
 
-CHECKS = {"columns": columns, "layouts": layouts, "stale": stale, "failures": failures, "killed": killed, "built_in": built_in,
-          "refusals": refusals}
+CHECKS = {"columns": columns, "layouts": layouts, "stale": stale, "failures": failures, "interrupted": interrupted,
+          "killed": killed, "built_in": built_in, "refusals": refusals}
 if __name__ == "__main__":
     rf.run_checks(__doc__, CHECKS)

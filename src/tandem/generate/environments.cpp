@@ -15,7 +15,7 @@ class SecondTry final : public Episode {
  public:
   explicit SecondTry(const data::Prompt& prompt) : question_(prompt.text), answer_(prompt.answer) {}
 
-  Turn next(const Spoken& spoken, const Deadline&) override {
+  Turn next(const Spoken& spoken, Budget&) override {
     const bool is_right = spoken.text.find(answer_) != std::string::npos;
     if (is_right) return {.reward = spoken.turn == 0 ? 1.0 : 0.5, .is_done = true};
     if (spoken.turn > 0 || spoken.is_cut) return {.reward = 0.0, .is_done = true};
@@ -37,10 +37,11 @@ constexpr Named kEnvironments[] = {
 
 }  // namespace
 
-MakeEpisode make_environment(const rollout::EpisodeOptions& options, const PythonHost& host) {
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host) {
   const auto found = std::ranges::find(kEnvironments, options.environment, &Named::name);
   if (found != std::end(kEnvironments))
-    return [make = found->make](const EpisodeStart& start, const Deadline&) { return make(start); };
+    return std::make_shared<Environment>(
+        Environment{[make = found->make](const EpisodeStart& start, Budget&) { return make(start); }, options, host.notices});
   if (options.environment.find(':') != std::string::npos) return python_environment(options, host);
   std::string names;
   for (const Named& each : kEnvironments) names += std::string(names.empty() ? "" : ", ") + each.name;

@@ -38,14 +38,20 @@ struct Turn {
   bool is_done = false;
 };
 
+/// What an episode's environment may still take of its time.
+struct Budget {
+  double left_s = 0;
+  double excused_s = 0;  ///< out: waits that are not its own, as for a process that starts
+};
+
 /// One conversation.
 /// Threads    one at a time.
 /// Errors     whatever it throws: the conversation has failed, and begins anew (rollout/options.h:EpisodeOptions).
 class Episode {
  public:
   virtual ~Episode() = default;
-  /// Blocking: until the deadline. After it whatever it gives is of no use.
-  virtual Turn next(const Spoken& spoken, const Deadline& deadline) = 0;
+  /// Blocking: for the budget. After it whatever it gives is of no use.
+  virtual Turn next(const Spoken& spoken, Budget& budget) = 0;
 };
 
 /// What held a conversation lost it, with others: it is repeated elsewhere up to where it was, and that is no failure of its own.
@@ -60,7 +66,7 @@ struct EpisodeStart {
   int64_t lane = 0;   ///< below EpisodeOptions::workers; conversations of one lane have their turns one after the other
 };
 /// Threads: any. Errors and blocking: as Episode::next.
-using MakeEpisode = std::function<std::unique_ptr<Episode>(const EpisodeStart& start, const Deadline& deadline)>;
+using MakeEpisode = std::function<std::unique_ptr<Episode>(const EpisodeStart& start, Budget& budget)>;
 
 /// Who an environment in Python is run by.
 struct PythonHost {
@@ -69,8 +75,16 @@ struct PythonHost {
   std::shared_ptr<monitor::Notices> notices;
 };
 
-/// The environment of the recipe: a name of the table in environments.cpp, or FILE.py:CLASS. Errors: UserError for one that there is
-/// not, or that does not load.
-MakeEpisode make_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
+/// The environment of a run, on the ranks that talk to it.
+struct Environment {
+  MakeEpisode make;
+  rollout::EpisodeOptions options;
+  std::shared_ptr<monitor::Notices> notices;
+  std::function<void()> abandon = {};  ///< makes turns in progress end soon, by throwing; later ones work. May be empty
+};
+
+/// That of the recipe: a name of the table in environments.cpp, or FILE.py:CLASS. Errors: UserError for one that there is not, or that
+/// does not load.
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
 
 }  // namespace tandem::generate

@@ -6,6 +6,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 
 namespace tandem::generate {
 namespace {
@@ -16,9 +17,11 @@ int64_t most_tokens_of(const GenerateSetup& setup, data::SampleId sample) {
   return setup.most_tokens ? setup.most_tokens(sample) : setup.sampling.max_new_tokens;
 }
 
+constexpr const char* kFailedText = "failed";  // in place of turns
+
 Turns::Setup turns_setup(const GenerateSetup& setup) {
   TANDEM_CHECK(setup.ends.tokenizer() != nullptr, "an environment without a tokenizer");
-  return {setup.environment, *setup.ends.tokenizer(), setup.ends.tokenizer()->vocab_size(), setup.group_size, setup.seed,
+  return {setup.environment, *setup.ends.tokenizer(), setup.ends.num_ids(), setup.group_size, setup.seed,
           [&setup](std::span<const int32_t> ids) { return setup.ends.text_of(ids); },
           [&setup](data::SampleId sample) { return most_tokens_of(setup, sample); }};
 }
@@ -35,8 +38,8 @@ void append_ids(data::Sample& sample, std::span<const int32_t> ids) {
 
 }  // namespace
 
-Generator::Generator(GenerateSetup setup, rollout::Engine& engine, std::vector<comm::Group*> alike, std::optional<OwnThread> thread)
-    : setup_(std::move(setup)), engine_(engine), alike_(std::move(alike)) {
+Generator::Generator(GenerateSetup setup, rollout::Engine& engine, rollout::StreamPeers peers, std::optional<OwnThread> thread)
+    : setup_(std::move(setup)), engine_(engine), peers_(std::move(peers)) {
   if (setup_.environment) turns_.emplace(turns_setup(setup_));
   if (thread) stream_.emplace(engine, std::move(thread->peers), std::move(thread->effects));
   else groups_.emplace(engine);
@@ -84,7 +87,8 @@ std::vector<data::Group> Generator::take_ended(int64_t most, comm::Group* peers)
 // Those of other replicas speak of groups that are not here.
 std::vector<data::Group> Generator::hear_turns(comm::Group* peers) {
   std::string said;
-  if (turns_ && !out_.empty()) said = to_text(turns_->collect(Deadline::after_s(stream_ || engine_.running() ? 0 : kMomentS)));
+  if (fault()) said = kFailedText;
+  else if (turns_ && !out_.empty()) said = to_text(turns_->collect(Deadline::after_s(stream_ || engine_.running() ? 0 : kMomentS)));
   std::vector<std::string> all = {std::move(said)};
   const auto tell = [&](comm::Group& group) {
     std::string mine = all.front();  // of one rank of those that draw together
@@ -93,9 +97,11 @@ std::vector<data::Group> Generator::hear_turns(comm::Group* peers) {
     all = comm::texts_of_all(group, mine);
   };
   if (peers) tell(*peers);
-  else for (comm::Group* group : alike_) tell(*group);
+  else for (comm::Group* group : peers_.alike) tell(*group);
   std::vector<data::Group> done;
-  for (const std::string& text : all)
+  for (const std::string& text : all) {
+    has_failed_ |= text == kFailedText;
+    if (text == kFailedText) continue;
     for (const GroupTurn& turn : turns_of(text)) {
       auto held = out_.extract(turn.group);
       if (held.empty()) continue;
@@ -108,7 +114,23 @@ std::vector<data::Group> Generator::hear_turns(comm::Group* peers) {
       setup_.ends.fill_text(group);
       done.push_back(std::move(group));
     }
+  }
   return done;
+}
+
+Generator::Goes Generator::goes_on() const {
+  const Goes mine = has_failed_ ? Goes::kFailed : engine_.running() || awaits_turns() ? Goes::kOn : Goes::kOver;
+  if (!peers_.experts || !setup_.has_episodes) return mine;
+  return static_cast<Goes>(comm::max_over(*peers_.experts, static_cast<int64_t>(mine)));
+}
+
+// Whoever goes on with them says again what was said.
+std::vector<data::Group> Generator::take_out(const std::vector<data::GroupId>& groups) {
+  for (const data::GroupId group : groups) {
+    is_over_.erase(group);
+    if (turns_) turns_->forget(group);
+  }
+  return stream_->take_out(groups);
 }
 
 // Whether all of the group is over.

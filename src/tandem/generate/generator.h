@@ -32,13 +32,15 @@ struct OwnThread {
 /// Errors     as rollout::GroupAssembly, or rollout::Stream where it has a thread; PeerError of take_ended's peers.
 class Generator {
  public:
-  /// `alike`: ranks that draw the same tokens, where it has no thread (setup.h:peers_of).
-  Generator(GenerateSetup setup, rollout::Engine& engine, std::vector<comm::Group*> alike = {}, std::optional<OwnThread> thread = {});
+  /// `peers`: where it has no thread (setup.h:peers_of).
+  Generator(GenerateSetup setup, rollout::Engine& engine, rollout::StreamPeers peers = {}, std::optional<OwnThread> thread = {});
 
   const GenerateSetup& setup() const { return setup_; }
   /// `begun`: what another has drawn of its samples.
   void admit(data::GroupId group, data::Prompt prompt, std::vector<data::Sample> begun = {});
   void cancel(data::GroupId group);
+  /// Of a thread that is paused: rollout::Stream::take_out.
+  std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
   /// Without a thread: a token for each sequence. False, and nothing is drawn, where nothing is left to do, here or on a rank that shares
   /// experts; collective over those.
   bool step();
@@ -52,6 +54,10 @@ class Generator {
   bool awaits_turns() const { return !out_.empty(); }
   /// Of the environment, on the rank that talks to it; null while nothing has failed.
   std::exception_ptr fault() const { return turns_ ? turns_->fault() : nullptr; }
+  /// Where it has no thread, whether to go on: the same on ranks that draw together, and on those that share experts. Collective over the
+  /// latter, where there are episodes. kFailed: fault() says why on one of the ranks.
+  enum class Goes { kOver, kOn, kFailed };
+  Goes goes_on() const;
   rollout::EngineCounts counts() const;
   /// Groups without a token, and the version that their first will be of at least, once an update has led to `after`.
   std::vector<data::Waiting> waiting(data::PolicyVersion after) const;
@@ -66,10 +72,11 @@ class Generator {
 
   const GenerateSetup setup_;
   rollout::Engine& engine_;
-  const std::vector<comm::Group*> alike_;
+  const rollout::StreamPeers peers_;
   std::optional<Turns> turns_;                           // on the rank that talks to the environment
   std::map<data::GroupId, data::Group> out_;             // with the environment
   std::map<data::GroupId, std::vector<bool>> is_over_;   // of groups that had a turn: which samples
+  bool has_failed_ = false;                              // the environment: all that draw together have heard
   std::optional<rollout::GroupAssembly> groups_;
   std::optional<rollout::Stream> stream_;
 };

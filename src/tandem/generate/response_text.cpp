@@ -50,6 +50,7 @@ std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text:
 ResponseEnds::ResponseEnds(std::vector<std::string> asked, const rollout::Sampling& sampling, const model::ModelConfig& model,
                            const text::Tokenizer* tokenizer)
     : tokenizer_(tokenizer),
+      num_ids_(tokenizer ? std::min(tokenizer->vocab_size(), model.vocab_size) : 0),
       ids_(stop_ids(model.eos_ids, tokenizer)),
       texts_(stop_texts(std::move(asked), sampling, model, tokenizer)),
       listeners_(listeners_for(tokenizer, texts_)) {}

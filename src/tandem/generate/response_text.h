@@ -39,9 +39,12 @@ class ResponseEnds {
   void fill_text(data::Group& group) const;
   /// Null where there is none.
   const text::Tokenizer* tokenizer() const { return tokenizer_; }
+  /// Of the tokenizer that the model has, too.
+  int64_t num_ids() const { return num_ids_; }
 
  private:
   const text::Tokenizer* tokenizer_ = nullptr;
+  int64_t num_ids_ = 0;
   std::vector<int32_t> ids_;
   std::vector<std::string> texts_;
   rollout::MakeTokenListener listeners_;

@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kAbandonS = 0.1;  // between two tries
 constexpr int kMostGone = 16;  // times that an episode is lost with others, in one turn
 
 // One that begins anew has another.
@@ -76,11 +77,17 @@ Turns::Turns(Setup setup) : setup_(std::move(setup)), jobs_(static_cast<size_t>(
 }
 
 Turns::~Turns() {
-  {
-    std::lock_guard lock(mutex_);
-    is_closing_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  is_closing_ = true;
   submitted_.notify_all();
+  // More than once: a lane that has taken its turn may talk to the environment only after that was told.
+  while (num_busy_ > 0) {
+    lock.unlock();
+    if (setup_.environment->abandon) setup_.environment->abandon();
+    lock.lock();
+    answered_.wait_for(lock, duration_of_s(kAbandonS), [&] { return num_busy_ == 0; });
+  }
+  lock.unlock();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -138,6 +145,7 @@ void Turns::work(size_t lane) {
       return out != out_.end() && out->second == job.out;
     };
     if (!is_wanted()) continue;
+    ++num_busy_;
     lock.unlock();
     SampleTurn turn;
     std::exception_ptr failed;
@@ -147,6 +155,8 @@ void Turns::work(size_t lane) {
       failed = std::current_exception();
     }
     lock.lock();
+    --num_busy_;
+    if (is_closing_) answered_.notify_all();
     if (!is_wanted()) continue;
     if (failed) failed_ = failed;
     job.out->turn.samples[job.place] = std::move(turn);
@@ -184,16 +194,17 @@ SampleTurn Turns::take_turn(const Out& out, size_t place, Conversation& conversa
 }
 
 // Within what is left of the time that a conversation has. Errors: PeerError if it takes longer.
-Turn Turns::timed(Conversation& conversation, const std::function<Turn(const Deadline&)>& act) const {
+Turn Turns::timed(Conversation& conversation, const std::function<Turn(Budget&)>& act) const {
   const double most_s = setup_.environment->options.timeout_s, begin_s = now_s();
+  Budget budget{std::max(0.0, most_s - conversation.spent_s)};
   std::exception_ptr thrown;
   Turn turn;
   try {
-    turn = act(Deadline::after_s(std::max(0.0, most_s - conversation.spent_s)));
+    turn = act(budget);
   } catch (...) {
     thrown = std::current_exception();
   }
-  conversation.spent_s += now_s() - begin_s;
+  conversation.spent_s += now_s() - begin_s - budget.excused_s;
   if (conversation.spent_s >= most_s)
     throw PeerError(join_text("its environment took over ", most_s, " s (episode.timeout_s) for set-up, turns and score"));
   if (thrown) std::rethrow_exception(thrown);
@@ -210,11 +221,19 @@ std::vector<int32_t> Turns::ids_of(Turn& turn) const {
   return std::move(turn.ids);
 }
 
-// What was said before, here or elsewhere, is said again: then the environment is where it was.
+// What was said before, here or elsewhere, is said again: then the environment is where it was. Elsewhere it may have failed before.
 void Turns::begin(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const {
-  (void)timed(conversation, [&](const Deadline& deadline) {
+  while (!repeats(group, sample, conversation, lane)) {
+    if (conversation.failures + 1 >= setup_.environment->options.attempts)
+      throw PeerError("its environment does not say again what it said to the same words, so that an episode which moved cannot go on");
+    conversation = {.failures = conversation.failures + 1};
+  }
+}
+
+bool Turns::repeats(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const {
+  (void)timed(conversation, [&](Budget& budget) {
     const EpisodeStart start{group.prompt, seed_of(setup_.seed, sample.id, conversation.failures), static_cast<int64_t>(lane)};
-    conversation.episode = setup_.environment->make(start, deadline);
+    conversation.episode = setup_.environment->make(start, budget);
     return Turn();
   });
   conversation.turns = 0;
@@ -223,22 +242,23 @@ void Turns::begin(const data::Group& group, const data::Sample& sample, Conversa
   for (size_t i = 0; i + 1 < stretches.size(); i += 2) {
     const auto said = ids.subspan(stretches[i].begin, stretches[i].end - stretches[i].begin);
     const auto heard = ids.subspan(stretches[i + 1].begin, stretches[i + 1].end - stretches[i + 1].begin);
-    Turn again = timed(conversation, [&](const Deadline& deadline) {
-      return conversation.episode->next({setup_.text_of(said), said, static_cast<int64_t>(i / 2), false}, deadline);
+    Turn again = timed(conversation, [&](Budget& budget) {
+      return conversation.episode->next({setup_.text_of(said), said, static_cast<int64_t>(i / 2), false}, budget);
     });
-    if (again.is_done || !std::ranges::equal(ids_of(again), heard))
-      throw PeerError("its environment does not say again what it said to the same words, so that an episode which moved cannot go on");
+    if (again.is_done || !std::ranges::equal(ids_of(again), heard)) return false;
   }
+  return true;
 }
 
 SampleTurn Turns::say(const data::Sample& sample, Conversation& conversation) const {
   const std::span<const int32_t> said = std::span(sample.ids).subspan(data::last_turn_begin(sample));
   const int64_t room = setup_.most_tokens(sample.id) - std::ssize(sample.ids);
-  Turn turn = timed(conversation, [&](const Deadline& deadline) {
-    return conversation.episode->next({setup_.text_of(said), said, conversation.turns, room <= 0}, deadline);
+  Turn turn = timed(conversation, [&](Budget& budget) {
+    return conversation.episode->next({setup_.text_of(said), said, conversation.turns, room <= 0}, budget);
   });
   SampleTurn out;
-  if (!turn.is_done) {
+  out.is_full = !turn.is_done && room <= 0;
+  if (!turn.is_done && !out.is_full) {
     out.ids = ids_of(turn);
     if (out.ids.empty()) throw UserError("a turn", "is empty, and the environment is not done", "a text, ids, or done");
     out.is_full = std::ssize(out.ids) >= room;

@@ -20,13 +20,6 @@
 
 namespace tandem::generate {
 
-/// The environment of a run, on the ranks that talk to it.
-struct Environment {
-  MakeEpisode make;
-  rollout::EpisodeOptions options;
-  std::shared_ptr<monitor::Notices> notices;
-};
-
 /// What follows for a sample.
 struct SampleTurn {
   enum class Kind : int { kDone, kGoesOn, kAnew };
@@ -47,7 +40,7 @@ std::vector<GroupTurn> turns_of(const std::string& text);
 
 /// Ownership  its threads; uses the tokenizer.
 /// Threads    one that submits and collects.
-/// Blocking   collect, until the deadline. Its end waits for turns in progress, which have deadlines.
+/// Blocking   collect, until the deadline. Its end abandons turns in progress.
 /// Errors     none but fault(): conversations of one sample that failed options.attempts times. From then on nothing is collected.
 class Turns {
  public:
@@ -92,8 +85,9 @@ class Turns {
   void work(size_t lane);
   SampleTurn take_turn(const Out& out, size_t place, Conversation& conversation, size_t lane) const;
   SampleTurn say(const data::Sample& sample, Conversation& conversation) const;
-  Turn timed(Conversation& conversation, const std::function<Turn(const Deadline&)>& act) const;
+  Turn timed(Conversation& conversation, const std::function<Turn(Budget&)>& act) const;
   void begin(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
+  bool repeats(const data::Group& group, const data::Sample& sample, Conversation& conversation, size_t lane) const;
   std::vector<int32_t> ids_of(Turn& turn) const;
 
   const Setup setup_;
@@ -105,6 +99,7 @@ class Turns {
   std::vector<data::GroupId> done_;
   std::exception_ptr failed_;
   bool is_closing_ = false;
+  int64_t num_busy_ = 0;  // lanes with a turn in progress
   std::exception_ptr fault_;
   std::vector<std::thread> threads_;
 };

@@ -23,23 +23,27 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
     own->switch_weights(r.parameters, data::PolicyVersion{0});
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
-  generate::Generator generator(r.setup, engine, generate::peers_of(r.decoder.place(), 0).alike);
+  generate::Generator generator(r.setup, engine, generate::peers_of(r.decoder.place(), 0));
   for (size_t i = 0; i < prompts.size(); ++i)
     generator.admit(data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride}, std::move(prompts[i]));
   int64_t tokens = 0, next = r.first_group;
   std::map<int64_t, data::Group> done;
-  while (generator.step() || generator.awaits_turns()) {
-    if (generator.fault()) std::rethrow_exception(generator.fault());
+  using Goes = generate::Generator::Goes;
+  Goes goes = Goes::kOn;
+  while (generator.step() || (r.setup.has_episodes && goes == Goes::kOn)) {
     if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
     for (data::Group& group : generator.take_ended()) {
       for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
       done.emplace(value(group.id), std::move(group));
     }
+    if (r.setup.has_episodes) goes = generator.goes_on();
+    if (goes == Goes::kFailed) break;  // all that draw together at once; one of them says why
     for (auto it = done.find(next); it != done.end(); it = done.find(next += r.group_stride)) {
       emit(std::move(it->second));
       done.erase(it);
     }
   }
+  if (generator.fault()) std::rethrow_exception(generator.fault());
   return tokens;
 }
 

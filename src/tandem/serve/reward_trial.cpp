@@ -106,11 +106,11 @@ void try_environment(const RewardTrial& trial, const generate::Environment& envi
   const std::unique_ptr<reward::Rule> rule = reward::make_reward(trial.reward, no_model);
   each_first(trial, data_for(*rule, trial.data, true), [&](const First& first) {
     const std::string where = "the environment, tried before the run with a made-up answer to " + first.where;
-    const Deadline deadline = Deadline::after_s(environment.options.timeout_s);
+    generate::Budget budget{environment.options.timeout_s};
     const std::string& answer = first.prompt.answer;
     try {
-      const auto episode = environment.make({first.prompt}, deadline);
-      (void)episode->next({answer.empty() ? kMadeUpAnswer : answer, {}, 0, false}, deadline);
+      const auto episode = environment.make({first.prompt}, budget);
+      (void)episode->next({answer.empty() ? kMadeUpAnswer : answer, {}, 0, false}, budget);
     } catch (const UserError& e) {
       throw e.seen_from(where, "nothing was made or changed: mend it and run the command again");
     } catch (const PeerError& e) {

@@ -61,6 +61,17 @@ std::unique_ptr<comm::DeviceGroups> carriers_for(const config::RunConfig& config
   return comm::carry_devices(world, device, deadline_s);
 }
 
+// Errors: UserError for a file that is not that of the run.
+void check_functions(const Welcome& welcome, const config::RunConfig& config) {
+  const std::map<std::string, std::string> files = reward_files(config.reward, config.episode.environment);
+  for (const auto& [file, digest] : welcome.reward_files)
+    if (const auto here = files.find(file); here == files.end() || here->second != digest)
+      throw UserError("reward.python or episode.environment",
+                      join_text(file, " of this worker is not that of the run: ", here == files.end() ? "none" : here->second,
+                                ", and there ", digest),
+                      "the run's file at the same path, seen from where the worker is started");
+}
+
 }  // namespace
 
 Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world)
@@ -82,17 +93,12 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
                   rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
                                        [this](int64_t tokens, double) { keep_pace(tokens); }, /*logs_graphs=*/true});
   const bool is_first = world.rank() == 0;
+  if (is_first) check_functions(welcome, config_);
   auto environment = is_first ? policy::environment_of(config_) : nullptr;
   generator_.emplace(policy::generate_setup(config_, model_config_, tokenizer_, std::move(environment)), *engine_,
-                     std::vector<comm::Group*>(), generate::OwnThread{generate::peers_of(rank_.ranks.rollout_place(), options.deadline_s)});
+                     rollout::StreamPeers(), generate::OwnThread{generate::peers_of(rank_.ranks.rollout_place(), options.deadline_s)});
   stream_ = generator_->stream();
   if (!is_first) return;
-  const std::map<std::string, std::string> files = reward_files(config_.reward);
-  for (const auto& [file, digest] : welcome.reward_files)
-    if (const auto here = files.find(file); here == files.end() || here->second != digest)
-      throw UserError("reward.python", join_text(file, " of this worker is not that of the run: ",
-                                                 here == files.end() ? "none" : here->second, ", and there ", digest),
-                      "the run's file at the same path, seen from where the worker is started");
   const reward::Options reward = reward::for_responses_of(config_.rollout.sampling.max_new_tokens, config_.reward);
   rule_ = reward::make_reward(reward, reward_models_.maker());
   grades_.emplace(*rule_, reward::grading_of(config_.reward), std::numeric_limits<double>::infinity());

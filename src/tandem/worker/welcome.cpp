@@ -110,8 +110,12 @@ Welcome welcome_of(const std::string& text) {
   return welcome;
 }
 
-std::map<std::string, std::string> reward_files(const reward::Options& options) {
+std::map<std::string, std::string> reward_files(const reward::Options& options, const std::string& environment) {
   std::map<std::string, std::string> digests;
+  if (const size_t colon = environment.rfind(':'); colon != std::string::npos) {
+    const std::string file = environment.substr(0, colon);
+    digests[file] = file_digest(file);
+  }
   for (const std::string& file : reward::python_files(options)) digests[file] = file_digest(file);
   return digests;
 }

@@ -22,13 +22,13 @@ struct Welcome {
   std::vector<pull::WeightHolder> holders;    ///< of the weights; where adapters are trained, of those below them (kBaseVersion)
   std::vector<pull::WeightHolder> adapters;   ///< of the adapters (model/lora.h), fp32; none where the whole model is trained
   int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
-  std::map<std::string, std::string> reward_files = {};  ///< that the reward's functions are in: the recipe's path, and the digest
+  std::map<std::string, std::string> reward_files = {};  ///< that its functions and environment are in: the recipe's path, and the digest
   queue::GroupLimits limits = {};             ///< of what it generates
   Drawing drawing = {};                       ///< how it may do so
 };
 
-/// Of the functions of a recipe's reward, by the paths that it gives (file_digest).
-std::map<std::string, std::string> reward_files(const reward::Options& options);
+/// Of the functions of a recipe's reward and of `environment`, by the paths that it gives (file_digest).
+std::map<std::string, std::string> reward_files(const reward::Options& options, const std::string& environment);
 
 /// Errors: UserError if the files are more than go into a message.
 std::string to_text(const Welcome& welcome);

@@ -24,7 +24,7 @@ constexpr int64_t kSamples = 3, kMost = 24, kTurnTokens = 5;
 class Counting : public Episode {
  public:
   explicit Counting(int64_t turns) : turns_(turns) {}
-  Turn next(const Spoken& spoken, const Deadline&) override {
+  Turn next(const Spoken& spoken, Budget&) override {
     EXPECT_EQ(spoken.turn, heard_++);
     if (heard_ == turns_) return {.reward = 0.5 * static_cast<double>(heard_), .is_done = true};
     return {.ids = {static_cast<int32_t>(10 + spoken.ids.size()), 7}};
@@ -37,7 +37,7 @@ class Counting : public Episode {
 
 class Failing : public Episode {
  public:
-  Turn next(const Spoken&, const Deadline&) override { throw PeerError("it broke"); }
+  Turn next(const Spoken&, Budget&) override { throw PeerError("it broke"); }
 };
 
 text::Tokenizer tokenizer() {
@@ -86,7 +86,7 @@ rollout::MakeTokenListener five_tokens() {
 }
 
 MakeEpisode counting(int64_t turns) {
-  return [turns](const EpisodeStart&, const Deadline&) { return std::make_unique<Counting>(turns); };
+  return [turns](const EpisodeStart&, Budget&) { return std::make_unique<Counting>(turns); };
 }
 
 TEST(Episode, EachTurnGoesOnBehindAllThatWasSaidAndIsMarked) {
@@ -142,7 +142,7 @@ TEST(Episode, OneThatFailsBeginsAnewAndIsCounted) {
   std::atomic<int> begun = 0;
   std::set<uint64_t> seeds;
   std::mutex mutex;
-  Case c([&](const EpisodeStart& start, const Deadline&) -> std::unique_ptr<Episode> {
+  Case c([&](const EpisodeStart& start, Budget&) -> std::unique_ptr<Episode> {
     std::lock_guard lock(mutex);
     seeds.insert(start.seed);
     if (++begun <= 2) return std::make_unique<Failing>();
@@ -161,7 +161,7 @@ TEST(Episode, OneThatFailsBeginsAnewAndIsCounted) {
 }
 
 TEST(Episode, OneThatAlwaysFailsEndsWithItsName) {
-  Case c([](const EpisodeStart&, const Deadline&) { return std::make_unique<Failing>(); });
+  Case c([](const EpisodeStart&, Budget&) { return std::make_unique<Failing>(); });
   c.setup.make_listener = five_tokens();
   try {
     c.generated(1, false);
@@ -174,15 +174,15 @@ TEST(Episode, OneThatAlwaysFailsEndsWithItsName) {
 TEST(Episode, OneThatWasLostWithItsProcessIsRepeated) {
   struct Gone : Counting {
     explicit Gone(int64_t turns, std::atomic<int>& left) : Counting(turns), left(left) {}
-    Turn next(const Spoken& spoken, const Deadline& deadline) override {
+    Turn next(const Spoken& spoken, Budget& budget) override {
       if (spoken.turn == 2 && left-- > 0) throw EpisodeGone("its process ended");
-      return Counting::next(spoken, deadline);
+      return Counting::next(spoken, budget);
     }
     std::atomic<int>& left;
   };
   std::atomic<int> left = 2, none = 0;
-  Case lost([&](const EpisodeStart&, const Deadline&) { return std::make_unique<Gone>(4, left); });
-  Case whole([&](const EpisodeStart&, const Deadline&) { return std::make_unique<Gone>(4, none); });
+  Case lost([&](const EpisodeStart&, Budget&) { return std::make_unique<Gone>(4, left); });
+  Case whole([&](const EpisodeStart&, Budget&) { return std::make_unique<Gone>(4, none); });
   for (Case* c : {&lost, &whole}) c->setup.make_listener = five_tokens();
   const auto a = lost.generated(1, false), b = whole.generated(1, false);
   ASSERT_EQ(a.size(), 1u);

@@ -260,10 +260,10 @@ PythonWorker& PythonWorkers::check_out() {
   return *worker;
 }
 
-void PythonWorkers::check_out(PythonWorker& worker, const Deadline& deadline) {
+// Whoever has it has a time for that.
+void PythonWorkers::check_out(PythonWorker& worker) {
   std::unique_lock lock(mutex_);
-  const auto is_free = [&] { return std::ranges::find(free_, &worker) != free_.end(); };
-  if (!freed_.wait_until(lock, deadline.time(), is_free)) throw PeerError(function_.name + ": its worker has others to answer");
+  freed_.wait(lock, [&] { return std::ranges::find(free_, &worker) != free_.end(); });
   std::erase(free_, &worker);
 }
 
@@ -302,14 +302,15 @@ json PythonWorkers::call(const std::string& batch) {
   }
 }
 
-json PythonWorkers::tell(int64_t which, const std::string& message, const Deadline& deadline) {
+json PythonWorkers::tell(int64_t which, const std::string& message, double timeout_s, double& waited_s) {
   PythonWorker& worker = *workers_.at(static_cast<size_t>(which));
-  check_out(worker, deadline);
+  const double begin_s = now_s();
+  check_out(worker);
   const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
-  const auto left_s = [&] { return std::max(0.0, std::chrono::duration<double>(deadline.time() - Clock::now()).count()); };
   try {
-    if (!worker.running()) start(worker, left_s());
-    return checked(worker.exchange(message, left_s()));
+    if (!worker.running()) start(worker, options_.start_timeout_s);
+    waited_s += now_s() - begin_s;
+    return checked(worker.exchange(message, timeout_s));
   } catch (const PythonWorker::Lost& lost) {
     throw PeerError(join_text(function_.name, ": ", lost.why));
   }

@@ -89,16 +89,18 @@ class PythonWorkers {
   PythonWorkers& operator=(const PythonWorkers&) = delete;
 
   nlohmann::json call(const std::string& batch);
-  /// To worker `which`, below num_workers: of an environment, whose workers are not alike. Blocking: until the deadline, starts included.
-  /// Errors: as call(), without a second try; PeerError if there is no reply in time. The worker has ended then.
-  nlohmann::json tell(int64_t which, const std::string& message, const Deadline& deadline);
+  /// To worker `which`, below num_workers: of an environment, whose workers are not alike. `waited_s` grows by the time until it was there
+  /// and free. Blocking: that time, and then `timeout_s`. Errors: as call(), without a second try; PeerError if there is no reply in time.
+  /// The worker has ended then.
+  nlohmann::json tell(int64_t which, const std::string& message, double timeout_s, double& waited_s);
+  bool is_running(int64_t which) const { return workers_.at(static_cast<size_t>(which))->running(); }
   /// Ends the calls in progress, which throw; later ones work.
   void abandon();
 
  private:
   void shut();
   PythonWorker& check_out();
-  void check_out(PythonWorker& worker, const Deadline& deadline);
+  void check_out(PythonWorker& worker);
   void give_back(PythonWorker& worker);
   nlohmann::json try_once(PythonWorker& worker, const std::string& batch);
   void start(PythonWorker& worker, double timeout_s);

@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import numbers
+import operator
 import os
 import random
 import resource
@@ -246,6 +247,8 @@ class Episodes:
         for number in message["over"]:
             self.end(number)
         number = message["episode"]
+        if number < 0:
+            return {}
         if "reset" in message:
             episode = self.environment()
             said = call(episode.reset, chosen(episode.reset, {**message["columns"], **message["reset"]}))
@@ -262,9 +265,13 @@ class Episodes:
         return reply
 
     def end(self, number):
+        """What fails here fails nobody else."""
         close = getattr(self.open.pop(number, None), "close", None)
-        if callable(close):
-            call(close, {})
+        try:
+            if callable(close):
+                call(close, {})
+        except Exception:
+            traceback.print_exc()
 
 
 MOST_CHARS = 1 << 20  # of what an environment says in a turn
@@ -280,7 +287,8 @@ def turn(value):
     text, ids, reward = value.get("text") or "", value.get("ids"), value.get("reward")
     if not isinstance(text, str):
         raise TypeError(f"`text` is {text!r:.60}, which is no text")
-    ids = [] if ids is None else [int(each) for each in ids]
+    text.encode("utf-8")  # else it could not be sent
+    ids = [] if ids is None else [operator.index(each) for each in ids]
     if text and ids:
         raise ValueError("`step` gave text and ids: one of the two")
     if max(len(text), len(ids)) > MOST_CHARS:

@@ -70,7 +70,7 @@ void Stream::cancel(data::GroupId group) {
     std::lock_guard lock(mutex_);
     std::erase_if(finished_, [&](const auto& done) { return done.second.id == group; });
   };
-  tell({act, data::Effect::Kind::kCancel});
+  tell({act, data::Effect::Kind::kCancel, {}, group});
 }
 
 void Stream::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
@@ -120,7 +120,11 @@ std::vector<data::Group> Stream::take_finished(int64_t most) {
   std::lock_guard lock(mutex_);
   check_fault();
   std::vector<data::Group> taken;
-  for (; !finished_.empty() && finished_.front().first < most; finished_.pop_front()) taken.push_back(std::move(finished_.front().second));
+  for (; !finished_.empty() && finished_.front().first < most; finished_.pop_front()) {
+    data::Group& group = finished_.front().second;
+    const auto cancels = [&](const Told& told) { return told.cancels == group.id; };  // and it is not in effect yet
+    if (std::ranges::none_of(told_, cancels)) taken.push_back(std::move(group));
+  }
   return taken;
 }
 

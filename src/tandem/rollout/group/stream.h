@@ -103,6 +103,7 @@ class Stream {
     std::function<void()> act;
     std::optional<data::Effect::Kind> kind = {};     // none: a pause that no replay repeats
     std::optional<data::GroupId> without_token = {};  // which it admits
+    std::optional<data::GroupId> cancels = {};
     /// Whether ranks that share experts must be told it alike.
     bool is_for_all() const { return !kind || kind == data::Effect::Kind::kSwitch || kind == data::Effect::Kind::kStand; }
   };

@@ -24,7 +24,7 @@ Generation::Generation(const config::RunConfig& config, const policy::Ranks& ran
   std::optional<generate::OwnThread> thread;
   rollout::StreamPeers peers = generate::peers_of(ranks.rollout_place(), config.parallel.deadline_s);
   if (is_free_) thread = {peers, std::move(effects)};
-  generator_.emplace(setup, *engine_, std::move(peers.alike), std::move(thread));
+  generator_.emplace(setup, *engine_, std::move(peers), std::move(thread));
   stream_ = generator_->stream();
   if (stream_ && ranks.trains()) set(false, false, false);
 }
@@ -104,7 +104,7 @@ std::vector<data::GroupId> Generation::better_moved() const {
 }
 
 std::vector<data::Group> Generation::take_out(const std::vector<data::GroupId>& groups) {
-  return stream_ && !groups.empty() ? stream_->take_out(groups) : std::vector<data::Group>();
+  return stream_ && !groups.empty() ? generator_->take_out(groups) : std::vector<data::Group>();
 }
 
 std::optional<double> Generation::idle_s() const {

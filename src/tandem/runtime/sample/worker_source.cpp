@@ -191,7 +191,8 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
 worker::Welcome WorkerSource::welcome() const {
   return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
           adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens,
-          worker::reward_files(parts_.config.reward), limits_of(parts_), worker::drawing_of(parts_.config, device_)};
+          worker::reward_files(parts_.config.reward, parts_.config.episode.environment), limits_of(parts_),
+          worker::drawing_of(parts_.config, device_)};
 }
 
 // What the first rank has to say.

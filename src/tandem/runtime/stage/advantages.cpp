@@ -95,8 +95,8 @@ std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles
     const std::span<const float> logprobs = step.logprobs_before.empty() ? row.behavior : std::span<const float>(step.logprobs_before[i]);
     const at::Tensor kl_T = kl_of_tokens(row, logprobs, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator, algorithm.kl_cut);
     rewards.assign(kl_T.data_ptr<float>(), kl_T.data_ptr<float>() + kl_T.numel());
-    for (size_t t = 0; t < row.trainable.size(); ++t)
-      if (!row.trainable[t]) rewards[t] = 0;
+    for (size_t t = 0; t < rewards.size(); ++t)
+      if (!row.is_sampled(t)) rewards[t] = 0;
   }
   share_rows(step, roles, std::move(mine), all);
   double kl = 0;
