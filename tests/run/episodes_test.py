@@ -38,6 +38,11 @@ class Breaks(Talk):
         if seed % 8 == 3:
             raise ValueError("not today")
 
+class Closes(Talk):
+    """What fails at the end of an episode fails nothing else."""
+    def close(self):
+        raise RuntimeError("cannot be closed")
+
 class Later(Talk):
     """All is well for a while, and then never again."""
     resets = 0
@@ -148,6 +153,7 @@ def stale(program, root):
 
 
 def failures(program, root):
+    rf.check_whole(run(program, root, "closes", environment="Closes"), 6)
     folder = run(program, root, "breaks", environment="Breaks")
     rf.check_whole(folder, 6)
     failed = sum(json.loads(parts)["failed_episodes"] for (parts,) in rf.samples(folder, "parts"))

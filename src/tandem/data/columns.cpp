@@ -85,7 +85,7 @@ void add_sample(Fields& fields, const Group& group, const Sample& sample, bool f
 
 template <class Column>
 void read_lists(const Fields& fields, const Column& column, std::vector<Group>& groups) {
-  if (column.entries == Entries::kTokensOrNone && !fields.contains(column.name)) return;  // an older Tandem had no such column
+  if (column.may_lack && !fields.contains(column.name)) return;
   ColumnReader<typename Column::Value> rows(fields, column.name);
   for (Group& group : groups)
     for (Sample& sample : group.samples) {

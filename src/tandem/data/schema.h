@@ -39,13 +39,15 @@ struct BodyColumn {
   Entries entries;
   bool is_graded = false;  ///< a reward reads it
   bool stays = false;      ///< in samples.sqlite where a step no longer keeps its tokens
+  bool may_lack = false;   ///< packed samples of an older Tandem have it not; it is empty then
 };
 
 inline constexpr std::tuple kBodyColumns{
     BodyColumn{"prompt_ids", "prompt_ids", &Prompt::ids, kPrompt, Entries::kAny, /*is_graded=*/true},
     BodyColumn{"response_ids", "response_ids", &Sample::ids, kTraining, Entries::kTokens, /*is_graded=*/true},
     BodyColumn{"logprobs", "logprobs", &Sample::logprobs, kTraining, Entries::kTokens},
-    BodyColumn{"trainable", "trainable", &Sample::trainable, kTraining, Entries::kTokensOrNone},
+    BodyColumn{"trainable", "trainable", &Sample::trainable, kTraining, Entries::kTokensOrNone, false, false,
+               /*may_lack=*/true},
     BodyColumn{"routes", "routes", &Sample::routes, kTraining, Entries::kComputed},
     BodyColumn{"versions", "versions", &Sample::versions, kRecord, Entries::kTokens},
     BodyColumn{"kept_mass", "kept_mass", &Sample::kept_mass, kRecord, Entries::kTokensOrNone},

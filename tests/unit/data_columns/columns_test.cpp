@@ -55,7 +55,7 @@ void expect_equal(const std::vector<Group>& a, const std::vector<Group>& b) {
 TEST(Columns, FieldsThatDoNotBelongTogetherAreThePeersFault) {
   const Fields right = fields_of(example(true));
   for (const auto& [name, column] : right) {
-    if (name == "score" || name == "routes") continue;  // without scores the samples are unscored
+    if (name == "score" || name == "routes" || name == "trainable") continue;  // without scores the samples are unscored
     Fields less = right;
     less.erase(name);
     EXPECT_THROW(groups_of(less), PeerError) << name;
@@ -86,6 +86,12 @@ TEST(Columns, GroupsComeBackAsTheyWere) {
     expect_equal(groups_of(unpack(pack(fields_of(groups)))), groups);
   }
   EXPECT_TRUE(groups_of({}).empty());
+}
+
+TEST(Columns, WhatAnOlderTandemPackedIsRead) {
+  Fields older = fields_of(example(true));
+  ASSERT_EQ(older.erase("trainable"), 1u);
+  expect_equal(groups_of(older), example(true));
 }
 
 TEST(Columns, AGreedyAnswerTravelsAsItsTextOrItsScore) {

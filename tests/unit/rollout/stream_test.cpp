@@ -324,6 +324,18 @@ TEST(Stream, StandsStillWhileItIsPaused) {
   EXPECT_THROW(stream.resume(), InternalError);
 }
 
+TEST(Stream, GivesNoGroupThatItIsToldToCancel) {
+  StreamCase c;
+  Stream stream(c.engine);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 1, 3));
+  ASSERT_TRUE(stream.wait_finished(Deadline::after_s(kLong_s)));
+  stream.pause();
+  stream.cancel(data::GroupId{0});  // which is not in effect while it stands still
+  EXPECT_TRUE(stream.take_finished().empty());
+  stream.resume();
+}
+
 TEST(Stream, SaysWhichGroupsHaveNoTokenAndWhichVersionItHas) {
   StreamCase c;
   Stream stream(c.engine);
