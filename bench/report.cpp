@@ -12,6 +12,7 @@
 #include "tandem/cli/app.h"
 #include "tandem/doctor/machine_report.h"
 #include "tandem/device/device.h"
+#include "tandem/reward/code_rule.h"
 
 namespace tandem::bench {
 
@@ -41,7 +42,7 @@ int64_t local_ranks(int64_t wanted) {
 json report(const char* name, const json& conditions, const Figures& figures) {
   json rows = json::object();
   for (const auto& [figure, values] : figures) rows[figure] = summary_of(values);
-  const json machine = doctor::machine_report();
+  const json machine = doctor::machine_report(reward::code_guard_text());
   const std::string device = join_text("cpu: ", machine.at("cpu").get<std::string>(), ", ", machine.at("cores").get<int>(), " cores, ",
                                        machine.at("isa").get<std::string>());
   return {{"name", name}, {"commit", cli::build_commit()}, {"device", device}, {"conditions", conditions}, {"machine", machine},

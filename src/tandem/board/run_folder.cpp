@@ -19,7 +19,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
-#include "tandem/board/prometheus.h"
+#include "tandem/net/prometheus.h"
 #include "tandem/data/sample_store.h"
 
 namespace tandem::board {
@@ -314,7 +314,7 @@ std::string RunFolder::metrics(int64_t from_line) {
 std::string RunFolder::prometheus() {
   std::lock_guard lock(mutex_);
   index_new_lines();
-  if (num_lines_ == 0) return exposition({});
+  if (num_lines_ == 0) return net::exposition({});
   const RegularFile file(path("metrics.jsonl"));
   LineReader reader(file, marks_[marks_.size() - std::min<size_t>(marks_.size(), 2)], end_bytes_);
   std::map<std::string, double> metrics;
@@ -330,7 +330,7 @@ std::string RunFolder::prometheus() {
         if (name.starts_with(kEvaluation)) found.emplace(name, value);
     metrics = std::move(found);
   }
-  return exposition(metrics);
+  return net::exposition(metrics);
 }
 
 std::string RunFolder::timeline() {

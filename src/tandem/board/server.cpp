@@ -13,8 +13,8 @@
 
 #include "tandem/base/error.h"
 #include "tandem/board/asset.h"
-#include "tandem/board/http_server.h"
-#include "tandem/board/prometheus.h"
+#include "tandem/net/http_server.h"
+#include "tandem/net/prometheus.h"
 #include "tandem/board/run_folder.h"
 
 namespace tandem::board {
@@ -79,7 +79,7 @@ int first_free_port(int from) {
 }  // namespace
 
 struct Server::Http {
-  explicit Http(const std::string& run_dir) : folder(run_dir), server(HttpLimits()) {
+  explicit Http(const std::string& run_dir) : folder(run_dir), server(net::HttpLimits()) {
     server.set_socket_options(own_the_port);
     server.set_pre_routing_handler(refuse_strangers);
     server.set_default_headers({{"Cache-Control", "no-store"},
@@ -88,7 +88,7 @@ struct Server::Http {
     for (const Asset& asset : assets()) serve(asset);
     answer("/api/run", [this](const auto&) { return folder.run(); });
     answer("/api/metrics", [this](const auto& request) { return folder.metrics(number(request, "from_line")); });
-    answer("/metrics", [this](const auto&) { return folder.prometheus(); }, kPrometheusText);
+    answer("/metrics", [this](const auto&) { return folder.prometheus(); }, net::kPrometheusText);
     answer("/api/timeline", [this](const auto&) { return folder.timeline(); });
     answer("/api/steps", [this](const auto&) { return folder.steps(); });
     answer("/api/samples", [this](const auto& request) { return folder.samples(page_of(request)); });
@@ -120,7 +120,7 @@ struct Server::Http {
   }
 
   RunFolder folder;
-  HttpServer server;
+  net::HttpServer server;
   int port = 0;
 };
 

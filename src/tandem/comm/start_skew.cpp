@@ -68,25 +68,27 @@ void StartSkew::starts(const std::string& stage, double at_s) {
   starts_s_.push_back(at_s + offset_s_);
 }
 
-void StartSkew::record(monitor::Recorder& recorder) {
+std::map<std::string, double> StartSkew::take_metrics() {
   const auto num = static_cast<int64_t>(starts_s_.size());
   at::Tensor mine = at::empty({num}, at::kDouble), all = at::empty({world_.size() * num}, at::kDouble);
   std::memcpy(mine.mutable_data_ptr(), starts_s_.data(), starts_s_.size() * sizeof(double));
   world_.all_gather(all, mine);
   const auto* at_s = all.const_data_ptr<double>();
   double most_s = 0;
+  std::map<std::string, double> metrics;
   for (int64_t i = 0; i < num; ++i) {
     double first_s = at_s[i], last_s = at_s[i];
     for (int64_t r = 1; r < world_.size(); ++r) {
       first_s = std::min(first_s, at_s[r * num + i]);
       last_s = std::max(last_s, at_s[r * num + i]);
     }
-    recorder.set("time/start_skew_" + stages_[static_cast<size_t>(i)] + "_s", last_s - first_s);
+    metrics["time/start_skew_" + stages_[static_cast<size_t>(i)] + "_s"] = last_s - first_s;
     most_s = std::max(most_s, last_s - first_s);
   }
-  recorder.set("time/start_skew_s", most_s);
+  metrics["time/start_skew_s"] = most_s;
   stages_.clear();
   starts_s_.clear();
+  return metrics;
 }
 
 }  // namespace tandem::comm

@@ -3,12 +3,12 @@
 // How far apart the ranks start a stage: what a dispatcher would cost, and what ranks that run the same schedule do not pay.
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "tandem/base/clock.h"
 #include "tandem/comm/group.h"
-#include "tandem/monitor/recorder.h"
 
 namespace tandem::comm {
 
@@ -27,9 +27,9 @@ class StartSkew {
 
   /// A stage starts here and now, at `at_s` by now_s(). The same stages in the same order on every rank.
   void starts(const std::string& stage, double at_s);
-  /// Between the first and the last rank, of the stages since the last call: time/start_skew_<stage>_s for each, time/start_skew_s for
-  /// the most. Collective.
-  void record(monitor::Recorder& recorder);
+  /// Between the first and the last rank, of the stages since the last call: the metrics time/start_skew_<stage>_s for each,
+  /// time/start_skew_s for the most. Collective.
+  std::map<std::string, double> take_metrics();
   /// To be added to now_s() here, for that of rank 0.
   double offset_s() const { return offset_s_; }
 

@@ -18,7 +18,6 @@
 #include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/backend.h"
-#include "tandem/reward/code_rule.h"
 
 namespace tandem::doctor {
 
@@ -83,7 +82,7 @@ std::string network_text(const json& report) {
 
 }  // namespace
 
-json machine_report() {
+json machine_report(const std::string& code_guard) {
   json report = {{"cpu", proc_value("/proc/cpuinfo", "model name")},
                  {"cores", device::num_cores()},
                  {"memory_bytes", memory_bytes("MemTotal")},
@@ -96,7 +95,7 @@ json machine_report() {
                  {"network", network_report()},
                  {"interface", comm::interface_choice()},
                  {"c10d", comm::c10d_library()},
-                 {"code_guard", reward::code_guard_text()},
+                 {"code_guard", code_guard},
                  {"devices", devices()},
                  {"gpus", num_gpus()}};
   json missing = json::object();

@@ -435,7 +435,7 @@ void RlRun::finish_step(const StepData& step) {
   }
   if (!algorithm_.correction.active()) ledger_.gap(step.report);
   ledger_.record_memory();
-  skew_.record(parts_.recorder);
+  for (const auto& [name, seconds] : skew_.take_metrics()) parts_.recorder.set(name, seconds);
   record_spans(parts_.ranks.world, std::exchange(spans_, {}), parts_.recorder);
   ledger_.keep_decisions(source_->take_decisions());
   // A stream works on beside the stages of a rank that only generates.

@@ -24,14 +24,13 @@ TEST(StartSkew, IsTheTimeBetweenTheFirstAndTheLastRankByStage) {
     const std::vector<double> rollout_s = {5.0, 5.25, 4.5}, train_s = {7.0, 7.0, 7.125};
     const auto me = static_cast<size_t>(world.rank());
     StartSkew skew(world);
-    monitor::Recorder recorder;
     for (int step = 0; step < 2; ++step) {
       skew.starts("rollout", rollout_s[me] + step);
       skew.starts("train", step == 0 ? train_s[me] : 8.0);
-      skew.record(recorder);
-      EXPECT_EQ(recorder.current("time/start_skew_rollout_s"), 0.75);
-      EXPECT_EQ(recorder.current("time/start_skew_train_s"), step == 0 ? 0.125 : 0);
-      EXPECT_EQ(recorder.current("time/start_skew_s"), 0.75);
+      std::map<std::string, double> metrics = skew.take_metrics();
+      EXPECT_EQ(metrics["time/start_skew_rollout_s"], 0.75);
+      EXPECT_EQ(metrics["time/start_skew_train_s"], step == 0 ? 0.125 : 0);
+      EXPECT_EQ(metrics["time/start_skew_s"], 0.75);
     }
   });
 }

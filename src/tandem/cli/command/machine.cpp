@@ -13,10 +13,11 @@
 #include "tandem/cli/signals.h"
 #include "tandem/config/layouts.h"
 #include "tandem/device/process.h"
+#include "tandem/doctor/machine_report.h"
 #include "tandem/doctor/proof.h"
 #include "tandem/fit/reckon.h"
 #include "tandem/planner/interpret.h"
-#include "tandem/doctor/machine_report.h"
+#include "tandem/reward/code_rule.h"
 
 namespace tandem::cli {
 namespace {
@@ -92,7 +93,7 @@ class Doctor : public Command {
     if (!device_.empty()) return prove();
     for (const auto& [flag, given] : {std::pair("--kernels", kernels_ != "auto"), {"--out", !out_.empty()}, {"--full", full_}})
       if (given) throw UserError("tandem doctor", std::string(flag) + " without a device to prove", "with --device");
-    const nlohmann::json report = doctor::machine_report();
+    const nlohmann::json report = doctor::machine_report(reward::code_guard_text());
     std::cout << (json_ ? report.dump(2) + "\n" : doctor::machine_text(report));
   }
 

@@ -14,7 +14,7 @@
 
 #include "tandem/base/clock.h"
 
-namespace tandem::board {
+namespace tandem::net {
 
 struct HttpLimits {
   double request_s = 5;             ///< for a request to be whole
@@ -29,7 +29,7 @@ struct HttpLimits {
 ///
 /// Ownership  its threads, which run while it listens.
 /// Threads    tend() from any, every 50 ms or so; the rest as httplib::Server.
-/// Read next  server.h, which says what is answered.
+/// Read next  board/server.h, which says what is answered.
 class HttpServer : public httplib::Server {
  public:
   explicit HttpServer(const HttpLimits& limits);
@@ -59,4 +59,4 @@ class HttpServer : public httplib::Server {
   bool closing_ = false;
 };
 
-}  // namespace tandem::board
+}  // namespace tandem::net

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/board/prometheus.h"
+#include "tandem/net/prometheus.h"
 
 #include <array>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace tandem::board {
+namespace tandem::net {
 namespace {
 
 std::string number_text(double value) {
@@ -55,4 +55,4 @@ std::string exposition(const std::map<std::string, double>& metrics) {
   return text;
 }
 
-}  // namespace tandem::board
+}  // namespace tandem::net

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/board/http_server.h"
+#include "tandem/net/http_server.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace tandem::board {
+namespace tandem::net {
 namespace {
 
 // Of a connection that may be cut where others wait: how long it may ask, and how long take its reply.
@@ -206,4 +206,4 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
   return answers;
 }
 
-}  // namespace tandem::board
+}  // namespace tandem::net

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/board/prometheus.h"
+#include "tandem/net/prometheus.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace tandem::board {
+namespace tandem::net {
 namespace {
 
 // Expected texts are written by hand after https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -38,4 +38,4 @@ TEST(Prometheus, NumbersReadBackToTheLastBit) {
 }
 
 }  // namespace
-}  // namespace tandem::board
+}  // namespace tandem::net

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace tandem::board {
+namespace tandem::net {
 
 /// The media type of exposition().
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
@@ -18,4 +18,4 @@ std::string prometheus_name(std::string_view metric);
 /// Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 std::string exposition(const std::map<std::string, double>& metrics);
 
-}  // namespace tandem::board
+}  // namespace tandem::net
