@@ -9,7 +9,8 @@ An arrow is one folder that includes a header of another. A folder stands one fl
 that include each other in a loop; so are sources that do, where a source is a header with its .cpp.
 
 A walk is a list of calls, tools/walk_NAME.txt: on each line a file and a function that the function before calls. The check fails where a
-function is not defined in its file, or where the one before does not name it: no call can be left out."""
+function is not defined in its file, or where the one before does not name it: no call can be left out. A line `= WORDS` says where the value
+waits for whoever fetches it: the next line may be any function. Each line with a function counts."""
 import argparse
 import functools
 import re
@@ -17,7 +18,7 @@ import sys
 
 from source import ROOT, SRC, bare, cpp_files, finish
 
-MOST = {"arrows": 180, "floors": 12, "circles": 0, "calls of request": 123}
+MOST = {"arrows": 180, "floors": 12, "circles": 0, "calls of request": 60}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tandem/([^"]+)"', re.M)
 
@@ -104,6 +105,8 @@ def walk_faults(path):
     faults, before, calls = [], None, 0
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.split("#")[0].split()
+        if words and words[0] == "=":
+            before, words = None, []
         if not words:
             continue
         where = f"{path.relative_to(ROOT)}:{number}"
@@ -113,8 +116,8 @@ def walk_faults(path):
         body = body_of(bare(source.read_text()), function) if source.is_file() else ""
         if not body:
             faults.append(f"{where}: {file} does not define {function}")
+        calls += 1
         if before is not None:
-            calls += 1
             if not re.search(rf"\b{re.escape(name)}\b", before):
                 faults.append(f"{where}: the function before does not name {name}")
         before = body
