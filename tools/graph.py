@@ -10,7 +10,7 @@ that include each other in a loop; so are sources that do, where a source is a h
 
 A walk is a list of calls, tools/walk_NAME.txt: on each line a file and a function that the function before calls. The check fails where a
 function is not defined in its file, or where the one before does not name it: no call can be left out. A line `= WORDS` says where the value
-waits for whoever fetches it: the next line may be any function. Each line with a function counts."""
+waits for whoever fetches it: the next line may be any function. Each function counts."""
 import argparse
 import functools
 import re
