@@ -163,7 +163,7 @@ json train_step(const TrainStepOptions& o) {
     if (device.type() != kernels.device().type())
       throw UserError("--train-layout", join_text(o.train_layout, " has ", world.size(), " ranks, more than devices here"), "--device cpu");
     device::backend_of(device).use(device);
-    comm::with_device_groups(world, device, kDeadlineS,
+    comm::with_device_groups(world, {device, device::host_synchronizer(device)}, kDeadlineS,
                              [&] { train_on_rank({o, options, layout, w, separate}, kernels.on(device), world, figures); });
   });
   const double needed = model::needed_flops(config, w.work, w.response_tokens), by_verl = model::training_flops(config, w.work);

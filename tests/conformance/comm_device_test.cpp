@@ -18,7 +18,8 @@ constexpr int64_t kMessageElements = 3 << 20;
 void beside(Group& world) {
   const at::Device device = device::device_named("auto", "the device", world.rank(), world.size());
   device::backend_of(device).use(device);
-  with_device_groups(world, device, kDeadline_s, [&] { device_suite::everything(world, kMessageElements); });
+  with_device_groups(world, {device, device::host_synchronizer(device)}, kDeadline_s,
+                     [&] { device_suite::everything(world, kMessageElements); });
 }
 
 }  // namespace

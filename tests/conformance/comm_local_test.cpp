@@ -29,7 +29,7 @@ TEST(LocalDevices, TensorsGoFromDeviceToDevice) {
     const at::Device device = device::device_named("fake", "the device", world.rank(), world.size());
     device::backend_of(device).use(device);
     const Traffic before = world.traffic();
-    with_device_groups(world, device, 60, [&] {
+    with_device_groups(world, {device, device::host_synchronizer(device)}, 60, [&] {
       ASSERT_EQ(world.nearest_device(), device);
       device_suite::everything(world, 3 << 20);
     });

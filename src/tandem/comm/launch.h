@@ -62,13 +62,19 @@ class DeviceGroups {
   virtual void fail(const std::string& reason) noexcept {}
 };
 
-/// As long as the result lives, `world` and the groups split from it carry tensors of `device`, this rank's, from device to device: by NCCL
+/// A rank's device, as the groups see it (device/device.h:host_synchronizer).
+struct CarriedDevice {
+  at::Device device;
+  std::function<void()> synchronize;  ///< waits for what is queued on it; empty unless its memory is the host's
+};
+
+/// As long as the result lives, `world` and the groups split from it carry tensors of this rank's device from device to device: by NCCL
 /// or HCCL, whichever the build has, and by the ranks' own way of talking where the device's memory is the host's. Null where `device` is
 /// the CPU, with one rank, and in a build without a library: then tensors go by way of the CPU. Collective.
 /// Errors  PeerError if the ranks do not find each other.
-std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, double deadline_s);
+std::unique_ptr<DeviceGroups> carry_devices(Group& world, const CarriedDevice& carried, double deadline_s);
 /// Runs `body` so. Errors: what `body` throws, or a PeerError with the death of the groups, if that came first.
-void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body);
+void with_device_groups(Group& world, const CarriedDevice& carried, double deadline_s, const std::function<void()>& body);
 /// What the library needs to be told before a process has several threads. Before its ranks start.
 void prepare_device_groups(double deadline_s);
 

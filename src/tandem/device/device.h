@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +74,11 @@ std::string lone_device(const std::string& name);
 /// Returns at once where tensors are on the processor.
 inline void synchronize(at::Device device) {
   if (!device.is_cpu()) backend_of(device).synchronize(device);
+}
+/// That, as a function; empty unless the device's memory is the host's.
+inline std::function<void()> host_synchronizer(at::Device device) {
+  if (device.is_cpu() || !backend_of(device).has_host_memory) return {};
+  return [device] { synchronize(device); };
 }
 
 /// Pins memory of the host, which must outlive the result, for copies to and from `device`; null where that does nothing.

@@ -94,7 +94,7 @@ Check judged(const std::string& name, at::Device device, int ranks, const std::f
     comm::run_local(ranks, kGroupDeadline_s, [&](Group& world) {
       const at::Device mine(device.type(), has_devices ? static_cast<c10::DeviceIndex>(world.rank()) : device.index());
       device::backend_of(mine).use(mine);
-      comm::with_device_groups(world, mine, kGroupDeadline_s, [&] {
+      comm::with_device_groups(world, {mine, device::host_synchronizer(mine)}, kGroupDeadline_s, [&] {
         exchange(world);
         exchange(*world.split(world.rank() % 2, "half"));
       });

@@ -129,7 +129,8 @@ void launch_ranks(const config::RunConfig& config, Host host, const std::functio
     device::with_faults_named(who, [&] {
       const at::Device device = policy::device_of(config, world);
       policy::trust_device(config, device, world);
-      comm::with_device_groups(world, device, config.parallel.deadline_s, [&] { device::with_faults_named(who, [&] { body(world); }); });
+      comm::with_device_groups(world, {device, device::host_synchronizer(device)}, config.parallel.deadline_s,
+                               [&] { device::with_faults_named(who, [&] { body(world); }); });
     });
   };
   comm::prepare_device_groups(config.parallel.deadline_s);

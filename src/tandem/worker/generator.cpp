@@ -13,6 +13,7 @@
 #include "tandem/base/log.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/layouts.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/policy/compute.h"
 
@@ -58,7 +59,7 @@ int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
 std::unique_ptr<comm::DeviceGroups> carriers_for(const config::RunConfig& config, double deadline_s, comm::Group& world) {
   const at::Device device = policy::device_of(config, world);
   policy::trust_device(config, device, world);
-  return comm::carry_devices(world, device, deadline_s);
+  return comm::carry_devices(world, {device, device::host_synchronizer(device)}, deadline_s);
 }
 
 // Errors: UserError for a file that is not that of the run.

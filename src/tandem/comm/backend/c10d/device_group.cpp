@@ -7,7 +7,6 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/device/device.h"
 
 namespace tandem::comm {
 namespace {
@@ -20,8 +19,10 @@ std::vector<int> world_ranks_of(const Group& group) {
 
 class HostMemoryGroup final : public Group {
  public:
-  HostMemoryGroup(std::unique_ptr<Group> inner, at::Device device)
-      : Group(inner->name(), inner->rank(), world_ranks_of(*inner), device), inner_(std::move(inner)) {
+  HostMemoryGroup(std::unique_ptr<Group> inner, at::Device device, std::function<void()> synchronize)
+      : Group(inner->name(), inner->rank(), world_ranks_of(*inner), device),
+        synchronize_(std::move(synchronize)),
+        inner_(std::move(inner)) {
     inner_->works_as_one();  // the group that it carries for counts its waits
   }
   std::string death() override { return inner_->death(); }
@@ -47,7 +48,7 @@ class HostMemoryGroup final : public Group {
   }
   void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                        std::span<const int64_t> receive_bytes) override {
-    device::synchronize(device());
+    synchronize_();
     inner_->all_to_all_v(send, send_bytes, receive, receive_bytes);
   }
   void do_send(const at::Tensor& tensor, int to, int tag) override { inner_->send(done(tensor), to, tag); }
@@ -57,22 +58,23 @@ class HostMemoryGroup final : public Group {
   }
   bool do_arrived(int from, int tag) override { return inner_->arrived(from, tag); }
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
-    return std::make_unique<HostMemoryGroup>(inner_->split(color, name), device());
+    return std::make_unique<HostMemoryGroup>(inner_->split(color, name), device(), synchronize_);
   }
 
   // The same elements, once what was queued on them has run.
   at::Tensor done(const at::Tensor& tensor) const {
-    device::synchronize(device());
+    synchronize_();
     return at::for_blob(tensor.data_ptr(), tensor.sizes()).options(tensor.options().device(at::kCPU)).target_device(at::kCPU).make_tensor();
   }
 
+  const std::function<void()> synchronize_;
   const std::unique_ptr<Group> inner_;
 };
 
 class HostMemoryGroups final : public DeviceGroups {
  public:
-  HostMemoryGroups(Group& world, at::Device device) : world_(world) {
-    world.carry_by(std::make_unique<HostMemoryGroup>(world.split(0, world.name()), device));
+  HostMemoryGroups(Group& world, at::Device device, std::function<void()> synchronize) : world_(world) {
+    world.carry_by(std::make_unique<HostMemoryGroup>(world.split(0, world.name()), device, std::move(synchronize)));
   }
   ~HostMemoryGroups() override { world_.carry_by(nullptr); }
 
@@ -82,14 +84,14 @@ class HostMemoryGroups final : public DeviceGroups {
 
 }  // namespace
 
-std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, double deadline_s) {
-  if (device.is_cpu() || world.size() == 1) return nullptr;
-  if (!device::backend_of(device).has_host_memory) return carry_by_library(world, device, deadline_s);
-  return std::make_unique<HostMemoryGroups>(world, device);
+std::unique_ptr<DeviceGroups> carry_devices(Group& world, const CarriedDevice& carried, double deadline_s) {
+  if (carried.device.is_cpu() || world.size() == 1) return nullptr;
+  if (!carried.synchronize) return carry_by_library(world, carried.device, deadline_s);
+  return std::make_unique<HostMemoryGroups>(world, carried.device, carried.synchronize);
 }
 
-void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body) {
-  with_groups(carry_devices(world, device, deadline_s), world, body);
+void with_device_groups(Group& world, const CarriedDevice& carried, double deadline_s, const std::function<void()>& body) {
+  with_groups(carry_devices(world, carried, deadline_s), world, body);
 }
 
 void with_groups(std::unique_ptr<DeviceGroups> groups, Group& world, const std::function<void()>& body) {
