@@ -3,9 +3,9 @@
 rank's gradient norms, log-probabilities and losses within 1e-5; each rollout layout gives one rank's greedy answers. Dense, sparse,
 and sparse with latent attention.
 
-With --mpi by processes, too, for one of the three; with --full for all, and for the models of ../shared/oracles. --pairs MODEL: that one
-alone, each layout of training with one of generation, so that each is in a pair: with TANDEM_TEST_DEVICE=fake, where ranks are processes
-that the first of them starts."""
+A layout is in a pair with each kind of attention, with experts and without, and with --mpi with threads and with processes. --full: with
+all of them at once, and with the models of ../shared/oracles. --pairs MODEL: that one alone, each layout of training with one of
+generation, so that each is in a pair: with TANDEM_TEST_DEVICE=fake, where ranks are processes that the first of them starts."""
 import itertools
 import pathlib
 import sys
@@ -48,11 +48,14 @@ def answers(folder):
 
 
 class Model:
-    def __init__(self, name, root, is_dense, is_deep=True, settings=TINY):
+    def __init__(self, name, root, is_deep=True, settings=TINY, full=True):
+        """Of the sparse model without latent attention, unless full, the layouts that split experts: the others have both in a pair."""
         self.name, self.root, self.start, self.settings = name, root, ["--model", root + "/model"], settings
-        fits = [layout for layout in DENSE + ([] if is_dense else SPARSE) if is_deep or layout not in DEEP]
-        self.layouts = fits
-        self.rollouts = [layout for layout in (ROLLOUT_DENSE if is_dense else ROLLOUT_SPARSE) if is_deep or layout not in DEEP]
+        layouts, rollouts = (DENSE, ROLLOUT_DENSE) if name in ("dense", "qwen2_tied") else (DENSE + SPARSE, ROLLOUT_SPARSE)
+        split = [layout for layout in layouts if full or name != "sparse" or layout in SPARSE]
+        self.layouts = [layout for layout in split if is_deep or layout not in DEEP]
+        rollouts = [layout for layout in rollouts if full or name != "sparse" or layout in SPARSE]
+        self.rollouts = [layout for layout in rollouts if is_deep or layout not in DEEP]
 
     def check_pairs(self):
         """Trained on the samples of one rank, and on their own after a switch of layouts."""
@@ -73,13 +76,14 @@ class Model:
         print(self.name, flush=True)
         return replay, want
 
-    def check(self, processes):
+    def check(self, threads, processes):
         replay, want = self.run_one()
         one = self.root + "/one"
         for layout in self.layouts:
             ranks, folder = num_ranks(layout), self.root + "/" + layout
-            program.quickstart(folder, self.settings, [*replay, "--ranks", str(ranks), "--train-layout", layout])
-            compare(checks, layout + ", threads", folder, one, STEPS)
+            if threads or ranks != 4:
+                program.quickstart(folder, self.settings, [*replay, "--ranks", str(ranks), "--train-layout", layout])
+                compare(checks, layout + ", threads", folder, one, STEPS)
             if processes and ranks == 4:
                 program.quickstart(folder + "-mpi", self.settings, [*replay, "--train-layout", layout], rf.mpi(ranks))
                 compare(checks, layout + ", processes", folder + "-mpi", one, STEPS)
@@ -109,14 +113,16 @@ def main():
             root = pathlib.Path(folder, name)
             root.mkdir()
             small_model.write_moe(root / "model", tokenizer, make, **{**SHAPE, **changed})
-            model = Model(name, str(root), name == "dense")
-            model.check_pairs() if only else model.check("--mpi" in sys.argv and (full or name == "latent"))
+            model = Model(name, str(root), full=full or bool(only))
+            mpi = "--mpi" in sys.argv
+            is_latent = name == "latent"
+            model.check_pairs() if only else model.check(full or not mpi or not is_latent, mpi and (full or is_latent))
         oracles = rf.ROOT.parent / "shared/oracles/models"
         for name in ORACLES if full and oracles.exists() else ():
             root = pathlib.Path(folder, name)
             root.mkdir()
             small_model.with_tokenizer(root / "model", oracles / name, tokenizer)
-            Model(name, str(root), name == "qwen2_tied", is_deep=False, settings={**TINY, **ORACLE_RATE}).check("--mpi" in sys.argv)
+            Model(name, str(root), is_deep=False, settings={**TINY, **ORACLE_RATE}).check(True, "--mpi" in sys.argv)
 
 
 main()
