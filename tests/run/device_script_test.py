@@ -158,7 +158,7 @@ def packed_with_program(folder, code=0, blob=b""):
     (folder / "blob").write_bytes(blob)
     (folder / "program.cpp").write_text(PROGRAM.format(blob=folder / "blob", code=code))
     subprocess.run(["g++", "-g", "-o", folder / "program", folder / "program.cpp"], check=True, timeout=120)
-    copy.have_a("cmake", f'case $1 in --version) echo cmake version 3.25.0 ;; --build) cp {folder}/program "$2/tandem" ;; '
+    copy.have_a("cmake", f'case $1 in --version) echo cmake version 3.25.0 ;; --build) cp {folder}/program "$2/tandem-bench" ;; '
                          '*) for word; do case $word in build/pack/*) mkdir -p "$word" ;; esac; done ;; esac')
     copy.have_a("ninja", "exit 0")
     return copy.run("pack", "--program", str(copy.python), str(file), path=":" + os.environ["PATH"]), file

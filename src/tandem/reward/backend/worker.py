@@ -62,9 +62,10 @@ def load(wanted):
         sys.modules[name] = module
         spec.loader.exec_module(module)
     function = getattr(module, wanted["function"], None)
-    is_kind, kind, kinds = (inspect.isclass, "class", "classes") if wanted["is_environment"] else (callable, "function", "functions")
+    is_class = wanted.get("is_environment", False)  # a host of the wheel asks for functions alone
+    is_kind, kind, kinds = (inspect.isclass, "class", "classes") if is_class else (callable, "function", "functions")
     if not is_kind(function):
-        is_listed = inspect.isclass if wanted["is_environment"] else inspect.isfunction
+        is_listed = inspect.isclass if is_class else inspect.isfunction
         names = [name for name, value in vars(module).items() if is_listed(value) and value.__module__ == module.__name__]
         there = ", ".join(f"`{name}`" for name in names) or "none"
         raise AttributeError(f"there is no {kind} `{wanted['function']}`; the file's {kinds}: {there}")
