@@ -280,6 +280,11 @@ def check_samples(browser, run):
     head = browser.run("return document.querySelector('#group .card').innerText")
     assert "expected answer" in head and "lag" in head and "<script>" in head, head
     said(f"a click opens group {opened['open_group']}: prompt, expected answer, {len(cards)} answers with score, parts, advantage")
+    browser.run("document.querySelector('#group .tokens summary').click()")
+    names = "[...document.querySelectorAll('#group .tokens tr:first-child th')].map(it => it.innerText)"
+    names = browser.wait(f"{names}.length && {names}", "what each token carries")
+    assert names[:3] == ["", "response_ids", "logprobs"] and "versions" in names, names
+    said("a click shows what each token of an answer carries")
     assert not browser.run("return window.tandemBroken || document.querySelector('#group script, #group img')"), "HTML of a sample ran"
     said("a prompt with <script> and <img onerror> is shown as text")
 

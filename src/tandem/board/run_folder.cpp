@@ -16,11 +16,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
 #include "tandem/net/prometheus.h"
 #include "tandem/data/sample_store.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::board {
 namespace {
@@ -375,6 +377,23 @@ std::string RunFolder::samples(const PageRequest& request) {
   json groups = json::array();
   for (const auto& it : reader.groups(query, page * kGroupsPerPage, kGroupsPerPage)) groups.push_back(group_json(it));
   return text_of({{"step", request.step}, {"page", page}, {"pages", pages}, {"found", found}, {"groups", groups}});
+}
+
+std::string RunFolder::tokens(int64_t step, int64_t group, int64_t sample) {
+  const data::SampleReader reader(path("samples.sqlite"));
+  const auto groups = reader.groups({.step = StepId{step}, .group = data::GroupId{group}}, 0, 1);
+  if (groups.empty() || sample < 0 || sample >= std::ssize(groups.front().group.samples))
+    throw UserError(path("samples.sqlite"), join_text("has no sample ", sample, " of group ", group, " in step ", step),
+                    "one that /api/samples has");
+  const data::Sample& asked = groups.front().group.samples[static_cast<size_t>(sample)];
+  json columns = json::array();
+  data::each_list(asked, [&](const auto& column, const auto& list) {
+    const bool is_per_token = column.entries == data::Entries::kTokens || column.entries == data::Entries::kTokensOrNone;
+    if (is_per_token && !list.empty()) columns.push_back({{"name", column.stored}, {"values", list}});
+  });
+  const std::vector<float>& trained = groups.front().train_logprobs[static_cast<size_t>(sample)];
+  if (!trained.empty()) columns.push_back({{"name", "train_logprobs"}, {"values", trained}});
+  return text_of({{"columns", columns}});
 }
 
 std::string RunFolder::evals(const AnswersRequest& request) {

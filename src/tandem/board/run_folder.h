@@ -55,6 +55,9 @@ class RunFolder {
   /// {step, page, pages, found, groups: [...]}, kGroupsPerPage groups a page. A group has its `greedy` score where its step has greedy
   /// answers, else null.
   std::string samples(const PageRequest& request);
+  /// {columns: [{name, values}]}: what each token of a response carries: the columns of data/schema.h, and train_logprobs. Errors:
+  /// UserError if the step has no such sample. `sample` counts from 0 within its group.
+  std::string tokens(int64_t step, int64_t group, int64_t sample);
   /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [{row, set,
   /// question, prompt, answer, response, score, right, before}]}. `question` is "" where the file has none. `before` is {response, score,
   /// right} of the earlier evaluation, or null.

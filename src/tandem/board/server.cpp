@@ -92,6 +92,9 @@ struct Server::Http {
     answer("/api/timeline", [this](const auto&) { return folder.timeline(); });
     answer("/api/steps", [this](const auto&) { return folder.steps(); });
     answer("/api/samples", [this](const auto& request) { return folder.samples(page_of(request)); });
+    answer("/api/tokens", [this](const auto& request) {
+      return folder.tokens(number(request, "step"), number(request, "group"), number(request, "sample"));
+    });
     answer("/api/evals", [this](const auto& request) {
       AnswersRequest asked{page_of(request), std::nullopt, request.get_param_value("show")};
       if (request.has_param("since")) asked.since = number(request, "since");

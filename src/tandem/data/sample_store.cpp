@@ -40,7 +40,8 @@ std::string group_order(SampleOrder order, bool tells_tokens) {
 // ?2 is the step.
 std::string found_groups(const GroupQuery& query, bool tells_tokens) {
   return "SELECT group_id AS id, row_number() OVER (ORDER BY " + group_order(query.order, tells_tokens) +
-         ") AS place FROM samples WHERE step = ?2 GROUP BY group_id HAVING max(" + holds_text(query.text) + ")";
+         ") AS place FROM samples WHERE step = ?2" + (query.group ? join_text(" AND group_id = ", value(*query.group)) : "") +
+         " GROUP BY group_id HAVING max(" + holds_text(query.text) + ")";
 }
 
 std::string answer_order(SampleOrder order) {

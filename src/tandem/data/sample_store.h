@@ -115,6 +115,7 @@ struct GroupQuery {
   StepId step{};
   std::string text = {};  ///< a part of prompt, expected answer or a response, in any case of the letters A to Z; "" is in all
   SampleOrder order = SampleOrder::kById;
+  std::optional<GroupId> group = {};  ///< this one alone
 };
 
 /// Which answers of an evaluation. The last two compare with an earlier evaluation.

@@ -346,6 +346,26 @@ TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {
   EXPECT_EQ(json::parse(run.samples({6, 0})).at("groups"), json::array());
 }
 
+TEST_F(RunFolderTest, EachColumnOfATokenIsShown) {
+  data::Group group;
+  group.id = GroupId{7};
+  group.prompt = {0, "1+2=", {1}, "3", "sums"};
+  group.samples.resize(2);
+  data::Sample& sample = group.samples[1];
+  sample.ids = {1, 2};
+  sample.logprobs = {-0.5, -0.25};
+  sample.trainable = {1, 0};
+  sample.versions = {2, 3};
+  data::SampleStore(folder_ / "samples.sqlite").append({StepId{5}, PolicyVersion{4}, {group}}, std::vector{0.5, -0.5});
+  RunFolder run(folder_.string());
+  const json told = json::parse(run.tokens(5, 7, 1)).at("columns");
+  EXPECT_EQ(told, (json{{{"name", "response_ids"}, {"values", {1, 2}}}, {{"name", "logprobs"}, {"values", {-0.5, -0.25}}},
+                        {{"name", "trainable"}, {"values", {1, 0}}}, {{"name", "versions"}, {"values", {2, 3}}}}));
+  EXPECT_EQ(json::parse(run.tokens(5, 7, 0)).at("columns"), json::array());
+  for (const auto& [step, id, at] : {std::tuple(6, 7, 0), {5, 8, 0}, {5, 7, 2}, {5, 7, -1}})
+    EXPECT_THROW(run.tokens(step, id, at), UserError) << step << " " << id << " " << at;
+}
+
 TEST_F(RunFolderTest, AnEvaluationOfNamedSetsIsShownBySet) {
   {
     data::SampleStore store(folder_ / "samples.sqlite");

@@ -95,16 +95,33 @@ export class SampleBrowser {
       element('div', { class: 'meta' }, ...meta),
       this.template.shown(group.prompt),
       element('div', { class: 'meta answer' }, fact('expected answer', group.answer)));
-    byId('group').replaceChildren(head, ...group.samples.map((sample) => this.card(sample)));
+    byId('group').replaceChildren(head, ...group.samples.map((sample, index) => this.card(sample, { step: this.step, group: group.id, sample: index })));
     Object.assign(this.state, { open_group: group.id, open_samples: group.samples.length });
   }
 
-  card(sample) {
+  // What each token carries, read once it is asked for.
+  tokens(place) {
+    const made = element('details', { class: 'tokens' }, element('summary', {}, 'tokens'));
+    made.addEventListener('toggle', async () => {
+      if (made.children.length > 1) return;
+      const rows = element('table');
+      made.append(element('div', { class: 'scroll' }, rows));
+      const { columns } = await ask('/api/tokens?' + new URLSearchParams(place));
+      rows.append(element('tr', {}, ...['', ...columns.map((it) => it.name)].map((name) => element('th', {}, name))));
+      (columns[0]?.values ?? []).forEach((_, t) => rows.append(element('tr', {}, element('th', {}, t),
+        ...columns.map((it) => element('td', {}, Number.isInteger(it.values[t]) ? it.values[t] : number(it.values[t]))))));
+    });
+    return made;
+  }
+
+  card(sample, place) {
     const meta = [chip(sample.score), fact('advantage', number(sample.advantage))];
     for (const part of sample.parts) meta.push(fact(part.name, number(part.value)));
     meta.push(fact('tokens', sample.tokens), fact('ended by', sample.finish));
     if (sample.oldest_version !== sample.newest_version) meta.push(fact('sampled by versions', `${sample.oldest_version} to ${sample.newest_version}`));
-    return element('div', { class: 'card sample' }, element('div', { class: 'meta' }, ...meta), element('pre', { class: 'text' },
+    const made = element('div', { class: 'card sample' }, element('div', { class: 'meta' }, ...meta), element('pre', { class: 'text' },
         sample.has_text ? sample.response : '(the text of this step was not kept: run.samples_steps)'));
+    if (sample.has_text) made.append(this.tokens(place));
+    return made;
   }
 }
