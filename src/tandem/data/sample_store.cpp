@@ -219,27 +219,27 @@ void add_later_columns(sqlite3* database) {
   });
 }
 
-// A version, and how many tokens in a row are of it.
-std::vector<int64_t> runs_of(std::span<const int64_t> versions) {
+// A value, and how many tokens in a row have it.
+std::vector<int64_t> runs_of(std::span<const int64_t> values) {
   std::vector<int64_t> runs;
-  for (const int64_t version : versions) {
-    if (runs.empty() || runs[runs.size() - 2] != version) runs.insert(runs.end(), {version, 0});
+  for (const int64_t value : values) {
+    if (runs.empty() || runs[runs.size() - 2] != value) runs.insert(runs.end(), {value, 0});
     ++runs.back();
   }
   return runs;
 }
 
-std::vector<int64_t> versions_of(std::span<const int64_t> runs) {
-  std::vector<int64_t> versions;
-  for (size_t i = 0; i + 1 < runs.size(); i += 2) versions.insert(versions.end(), static_cast<size_t>(runs[i + 1]), runs[i]);
-  return versions;
+std::vector<int64_t> values_of(std::span<const int64_t> runs) {
+  std::vector<int64_t> values;
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) values.insert(values.end(), static_cast<size_t>(runs[i + 1]), runs[i]);
+  return values;
 }
 
 // What select_groups reads.
 void bind_body(Statement& insert, const Prompt& prompt, const Sample& sample) {
   each_body_column([&]<class Column>(const Column& column) {
     if constexpr (std::is_same_v<typename Column::Owner, Prompt>) insert.bind(prompt.*column.list);
-    else if constexpr (std::is_same_v<typename Column::Value, int64_t>) insert.bind(runs_of(sample.*column.list));  // versions
+    else if constexpr (std::is_same_v<typename Column::Value, int64_t>) insert.bind(runs_of(sample.*column.list));
     else insert.bind(sample.*column.list);
   });
 }
@@ -258,6 +258,8 @@ void read_body(const Statement& row, auto& owner) {
     if constexpr (std::is_same_v<typename Column::Owner, std::decay_t<decltype(owner)>>) {
       if constexpr (Column::kIsText) owner.*column.list = row.text(place);
       else owner.*column.list = row.numbers<typename Column::Value>(place);
+      if constexpr (std::is_same_v<typename Column::Value, int64_t>)
+        if (!row.is_null(kFirstOfTold)) owner.*column.list = values_of(owner.*column.list);
     }
   });
 }
@@ -266,7 +268,6 @@ Sample read_sample(const Statement& row) {
   Sample sample;
   read_body(row, sample);
   sample.id = SampleId{row.integer(4)};
-  if (!row.is_null(10)) sample.versions = versions_of(sample.versions);
   sample.finish = finish_of(row.text(6));
   sample.scored = true;
   sample.score = row.real(7);

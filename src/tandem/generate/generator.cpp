@@ -7,6 +7,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::generate {
 namespace {
@@ -30,10 +31,11 @@ Turns::Setup turns_setup(const GenerateSetup& setup) {
 void append_ids(data::Sample& sample, std::span<const int32_t> ids) {
   sample.trainable.resize(sample.ids.size(), 1);
   sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
-  sample.trainable.resize(sample.ids.size(), 0);
-  sample.logprobs.resize(sample.ids.size(), 0.0f);
-  if (!sample.kept_mass.empty()) sample.kept_mass.resize(sample.ids.size(), 0.0f);
   sample.versions.resize(sample.ids.size(), sample.versions.back());
+  data::each_list(sample, [&](const auto& column, auto& list) {
+    const bool is_there = column.entries == data::Entries::kTokens || (column.entries == data::Entries::kTokensOrNone && !list.empty());
+    if (is_there) list.resize(sample.ids.size());
+  });
 }
 
 }  // namespace

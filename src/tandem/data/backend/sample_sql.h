@@ -58,7 +58,7 @@ inline std::string drop_tokens() {
 }
 
 // As read by SampleReader::groups. Older files lack some columns of the body.
-inline constexpr int kFirstOfBody = 13;
+inline constexpr int kFirstOfTold = 10, kFirstOfBody = 13;
 inline std::string select_groups(const std::string& told, const std::string& body) {
   return "SELECT group_id, prompt_row, group_version, trained_version, sample_id, train_logprobs, finish, score, advantage, parts, " +
          told + body + " FROM samples JOIN page ON group_id = page.id WHERE step = ?2 ORDER BY page.place, sample_index";
