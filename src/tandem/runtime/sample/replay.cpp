@@ -15,11 +15,7 @@ class Replay final : public SampleSource {
   Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop);
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
-  bool accept(const data::Batch& scored) override;
   void give_back(const data::Batch& batch) override { bodies_.drop(batch.groups); }
-  Generation* generation() override { return nullptr; }
-  void run_ahead() override;
-  void meet() override {}
   std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion) override { send(); }
   void record(monitor::Recorder&) override {}
@@ -57,13 +53,6 @@ std::optional<data::Batch> Replay::next_batch(data::StepId step, data::PolicyVer
   bodies_.keep_everywhere(batch.groups);
   return batch;
 }
-
-bool Replay::accept(const data::Batch&) {
-  TANDEM_CHECK(false, "a replay scores nothing");
-  return true;
-}
-
-void Replay::run_ahead() { TANDEM_CHECK(false, "a replay generates nothing"); }
 
 }  // namespace
 

@@ -42,17 +42,17 @@ class SampleSource {
   /// many groups were replaced, or a reward failed; there is no batch then.
   virtual std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) = 0;
   /// Where a stage scores the batch and groups without spread are replaced: the batch of next_batch, scored. False if it lost groups;
-  /// then next_batch gives another, of which the others keep their scores. Errors: StepFailed if too many were
-  /// replaced; there is no batch then.
-  virtual bool accept(const data::Batch& scored) = 0;
+  /// then next_batch gives another, of which the others keep their scores. True where who generates has scored. Errors: StepFailed if too
+  /// many were replaced; there is no batch then.
+  virtual bool accept(const data::Batch& scored) { return (void)scored, true; }
   /// Groups that are finished and in no batch, whose bodies are in the world. The same on all ranks from next_batch to commit.
   virtual std::vector<data::GroupId> beyond_batch() const { return {}; }
   /// The batch of next_batch, if there is one, will not be trained: state() then has its groups as before.
   virtual void give_back(const data::Batch& batch) = 0;
-  /// The stage planner::StageKind::kAhead, on the ranks that generate.
-  virtual void run_ahead() = 0;
+  /// The stage planner::StageKind::kAhead, on the ranks that generate, if there are any.
+  virtual void run_ahead() {}
   /// After run_ahead(): the other ranks hear of it.
-  virtual void meet() = 0;
+  virtual void meet() {}
   /// The update of `step` led to `after`. Returns the groups that left untrained: they would now be too old, or were filtered.
   /// The stage `switch` calls it before switch_weights.
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
@@ -61,7 +61,7 @@ class SampleSource {
   /// Behind it: the checksum of those weights, as rollout runs them here.
   virtual void know_weights(data::PolicyVersion version, uint64_t checksum) { (void)version, (void)checksum; }
   /// What draws the samples; null where they come from another run, and their versions say nothing of this run's weights.
-  virtual Generation* generation() = 0;
+  virtual Generation* generation() { return nullptr; }
   /// What a clock decided since the last call, as lines of decisions.jsonl; "" on all ranks but the first, and if nothing. Collective.
   virtual std::string take_decisions() { return ""; }
   /// Metrics of a step that is over; stage/step_record.h calls it.

@@ -124,17 +124,13 @@ class WorkerSource final : public SampleSource {
   explicit WorkerSource(const WorkerParts& parts);
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
-  bool accept(const data::Batch& scored) override;
   std::vector<data::GroupId> beyond_batch() const override { return in_line_; }
   void give_back(const data::Batch& batch) override;
-  void run_ahead() override;
-  void meet() override {}
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) override;
   void know_weights(data::PolicyVersion version, uint64_t checksum) override {
     if (door_) door_->know_weights(version, checksum);
   }
-  Generation* generation() override { return nullptr; }
   void record(monitor::Recorder& recorder) override;
   SourceState state() override;
   void restore(SourceState state) override;
@@ -296,11 +292,6 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
   }
 }
 
-bool WorkerSource::accept(const data::Batch&) {
-  TANDEM_CHECK(false, "workers score what they generate");
-  return true;
-}
-
 void WorkerSource::give_back(const data::Batch& batch) {
   if (batch_.empty()) return;  // it is trained
   if (door_) door_->give_back();
@@ -308,8 +299,6 @@ void WorkerSource::give_back(const data::Batch& batch) {
   in_line_.insert(in_line_.end(), batch_.begin(), batch_.end());
   batch_.clear();
 }
-
-void WorkerSource::run_ahead() { TANDEM_CHECK(false, "no rank generates"); }
 
 std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyVersion after) {
   std::vector<data::GroupId> left;
