@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The guessing game of docs/guide/episodes.md, whole: share of games solved before and after training, for each seed under sync, split and
-stale ranks, and workers. Fails where one begins above 40 % or ends below 80 %. Two cores take about five minutes a run."""
+stale ranks, and workers. Fails where one begins above 40 % or ends below 80 %. Two cores take about six minutes a run."""
 import argparse
 import json
 import pathlib
