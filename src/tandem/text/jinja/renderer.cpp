@@ -141,9 +141,9 @@ Renderer::Flow Renderer::statement(const Statement& one) {
     case StatementKind::kPrint: print(to_text(workspace_, evaluate(*one.value))); break;
     case StatementKind::kIf: return if_statement(one);
     case StatementKind::kFor: for_statement(one, evaluate(*one.value), 0); break;
-    case StatementKind::kSet: set_statement(one); break;
+    case StatementKind::kSet: assign(one.target, evaluate(*one.value)); break;
     case StatementKind::kCapture: capture_statement(one); break;
-    case StatementKind::kMacro: macro_statement(one); break;
+    case StatementKind::kMacro: frame_->names[one.text] = macro(one); break;
     case StatementKind::kCall: call_statement(one); break;
     case StatementKind::kFilter: {
       const Entered entered(frame_, frame_below());
@@ -199,11 +199,7 @@ void Renderer::for_statement(const Statement& one, const Value& over, int depth)
 
 void Renderer::assign(const Target& target, const Value& value) {
   if (!target.field.empty()) {
-    const auto found = [&]() -> Value {
-      for (const Frame* at = frame_.get(); at; at = at->parent.get())
-        if (const auto name = at->names.find(target.names[0]); name != at->names.end()) return name->second;
-      return Value::undefined("'" + target.names[0] + "' is undefined");
-    }();
+    const Value found = named(target.names[0]);
     auto* space = found.is_object() ? dynamic_cast<Namespace*>(&found.object()) : nullptr;
     if (!space) throw RenderError("`" + target.names[0] + "` is no namespace, and nothing else can be changed");
     space->fields[target.field] = value;
@@ -218,8 +214,6 @@ void Renderer::assign(const Target& target, const Value& value) {
     throw RenderError(std::to_string(target.names.size()) + " names stand for " + std::to_string(parts->items.size()) + " values");
   for (size_t i = 0; i < target.names.size(); ++i) frame_->names[target.names[i]] = parts->items[i];
 }
-
-void Renderer::set_statement(const Statement& one) { assign(one.target, evaluate(*one.value)); }
 
 void Renderer::capture_statement(const Statement& one) {
   Value text;
@@ -242,8 +236,6 @@ ObjectPtr Renderer::macro(const Statement& one) {
   captured_frames_.push_back(frame_);
   return std::make_shared<Macro>(*this, one, frame_);
 }
-
-void Renderer::macro_statement(const Statement& one) { frame_->names[one.text] = macro(one); }
 
 void Renderer::call_statement(const Statement& one) {
   const Value caller = macro(one);

@@ -82,8 +82,9 @@ class StatementParser {
     in_.fail("the statement `" + name + "` is not supported", "the nearest is `" + nearest_name(name, known) + "`");
   }
 
-  // The body of a statement and its end tag.
+  // The end of the tag that is being read, the body of its statement, and the tag that ends it.
   Block body_until(std::string_view end) {
+    in_.expect(TokenKind::kBlockEnd);
     Block body = block({end});
     finish(end);
     return body;
@@ -163,7 +164,6 @@ class StatementParser {
     made->kind = StatementKind::kCapture;
     if (made->target.unpacks) in_.fail_here("`=`");
     if (in_.is_operator("|")) made->value = in_.filters(nullptr);
-    in_.expect(TokenKind::kBlockEnd);
     made->body = body_until("endset");
     return made;
   }
@@ -180,7 +180,6 @@ class StatementParser {
     auto made = make(StatementKind::kMacro);
     made->text = in_.name();
     made->parameters = in_.signature();
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endmacro");
     return made;
   }
@@ -190,7 +189,6 @@ class StatementParser {
     if (in_.is_operator("(")) made->parameters = in_.signature();
     made->value = in_.expression();
     if (made->value->kind != ExpressionKind::kCall) in_.fail("`call` without a call", "expected {% call name(...) %}");
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endcall");
     return made;
   }
@@ -198,7 +196,6 @@ class StatementParser {
   StatementPtr read_filter() {
     auto made = make(StatementKind::kFilter);
     made->value = in_.filters(nullptr);
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endfilter");
     return made;
   }
@@ -213,7 +210,6 @@ class StatementParser {
       made->parameters.push_back(std::move(one));
       if (in_.token().kind != TokenKind::kBlockEnd) in_.expect(",");
     }
-    in_.skip();
     made->body = body_until("endwith");
     return made;
   }
@@ -221,7 +217,6 @@ class StatementParser {
   // What the model itself says, marked by templates for training; it renders as if the marks were not there.
   StatementPtr read_generation() {
     auto made = make(StatementKind::kScope);
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endgeneration");
     return made;
   }

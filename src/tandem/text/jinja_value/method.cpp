@@ -146,12 +146,10 @@ Value changed_text(Workspace& workspace, const std::string& text, ArgumentReader
   return workspace.text(changed(text));
 }
 
-// In one case throughout, and with a letter that has a case.
 template <bool up>
 Value case_method(Workspace& workspace, const std::string& text, ArgumentReader&) {
   workspace.spend(16 * static_cast<int64_t>(text.size()));
-  const std::string high = upper(text), low = lower(text);
-  return high != low && text == (up ? high : low);
+  return is_cased(text, up);
 }
 
 const std::map<std::string, TextMethod>& text_methods() {

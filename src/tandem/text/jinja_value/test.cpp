@@ -31,8 +31,7 @@ template <bool up>
 bool has_case(Workspace& workspace, const Value& value, ArgumentReader&) {
   if (!value.is_text()) return false;
   workspace.spend(16 * static_cast<int64_t>(value.text().size()));
-  const std::string high = upper(value.text()), low = lower(value.text());
-  return high != low && value.text() == (up ? high : low);
+  return is_cased(value.text(), up);
 }
 
 const std::map<std::string, Test>& tests() {
