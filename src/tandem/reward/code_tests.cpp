@@ -113,13 +113,7 @@ bool same_word(const std::string& given, const std::string& expected) {
 
 std::vector<std::string> lines_without_ends(std::string_view text) {
   std::vector<std::string> lines;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    const size_t last = line.find_last_not_of(" \t\r");
-    lines.emplace_back(last == std::string_view::npos ? "" : line.substr(0, last + 1));
-    begin = end + 1;
-  }
+  for (const std::string_view line : split(text, '\n')) lines.emplace_back(line.substr(0, line.find_last_not_of(" \t\r") + 1));
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;
 }

@@ -14,6 +14,7 @@
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_expr.h"
 #include "tandem/text/regex.h"
+#include "tandem/text/unicode.h"
 
 namespace tandem::reward {
 
@@ -27,12 +28,6 @@ std::vector<std::string> find_all(const Regex& pattern, std::string_view text) {
   std::vector<std::string> found;
   for (Regex::Scan scan(pattern, text); scan.next();) found.push_back(scan.text(scan.num_groups() > 1 ? 1 : 0));
   return found;
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
 }
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -110,17 +105,6 @@ std::optional<double> decimal_value(std::string_view text) {
 
 namespace {
 
-std::string substitute(const Regex& pattern, const std::string& text, std::string_view before, std::string_view after, size_t group) {
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(pattern, text); scan.next();) {
-    out += text.substr(begin, scan.group().begin - begin);
-    out.append(before).append(scan.text(group)).append(after);
-    begin = scan.group().end;
-  }
-  return out + text.substr(begin);
-}
-
 bool is_all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
 // 18.0, +18 and 0018 as 18, of any length; what is no integer stays as it is.
@@ -157,15 +141,12 @@ std::string dapo_normal(std::string s, bool drop_markers) {
   for (const char* gone : kGone) s = replaced(s, gone, "");
   if (drop_markers)
     for (const char* marker : {"<|im_end|>", "<|endoftext|>"}) s = replaced(s, marker, "");
-  s = substitute(kDollars, s, "$", "$", 3);
-  for (const Regex* wrapped : {&kText, &kBold, &kOverline, &kBoxed}) s = substitute(*wrapped, s, "", "", 1);
-  std::string braced;
-  size_t begin = 0;
-  for (Regex::Scan scan(kFrac, s); scan.next();) {
-    braced += s.substr(begin, scan.group().begin - begin) + "frac{" + scan.text(1) + "}{" + scan.text(2) + "}";
-    begin = scan.group().end;
-  }
-  s = replaced(substitute(kSqrt, braced + s.substr(begin), "sqrt{", "}", 1), "$", "");
+  using Match = Regex::Scan;
+  s = kDollars.replaced_in(s, [](const Match& match) { return "$" + match.text(3) + "$"; });
+  for (const Regex* wrapped : {&kText, &kBold, &kOverline, &kBoxed})
+    s = wrapped->replaced_in(s, [](const Match& match) { return match.text(1); });
+  s = kFrac.replaced_in(s, [](const Match& match) { return "frac{" + match.text(1) + "}{" + match.text(2) + "}"; });
+  s = replaced(kSqrt.replaced_in(s, [](const Match& match) { return "sqrt{" + match.text(1) + "}"; }), "$", "");
   if (const std::string joined = replaced(s, ",", ""); is_all_digits(joined)) s = joined;
   return trimmed(s);
 }
@@ -383,7 +364,7 @@ std::string_view letters_of(const std::vector<std::string>& choices) {
 
 // A text without what may stand around it.
 static std::string written_alone(std::string_view text) {
-  std::string out = replaced(replaced(lower(text), "\\text", ""), "\\boxed", "");
+  std::string out = replaced(replaced(lower_ascii(text), "\\text", ""), "\\boxed", "");
   constexpr std::string_view kAround = "${}*_\"'`";
   std::erase_if(out, [&](char c) { return std::isspace(static_cast<unsigned char>(c)) || kAround.find(c) != std::string_view::npos; });
   while (out.ends_with('.')) out.pop_back();
@@ -429,15 +410,11 @@ double choice_score(std::string_view response, const ChoiceGold& gold, const std
 
 std::string f1_normal(std::string_view text) {
   static const Regex kArticles(R"(\b(?:a|an|the)\b)", "f1 rule", kTrusted);
-  std::string plain = lower(text);
+  std::string plain = lower_ascii(text);
   std::erase_if(plain, [](unsigned char c) { return c < 128 && std::ispunct(c); });
-  std::string out, without;
-  size_t begin = 0;
-  for (Regex::Scan scan(kArticles, plain); scan.next();) {
-    without += plain.substr(begin, scan.group().begin - begin) + " ";
-    begin = scan.group().end;
-  }
-  for (const std::string& word : words_of(without + plain.substr(begin))) out += (out.empty() ? "" : " ") + word;
+  std::string out;
+  for (const std::string& word : words_of(kArticles.replaced_in(plain, [](const Regex::Scan&) { return " "; })))
+    out += (out.empty() ? "" : " ") + word;
   return out;
 }
 
@@ -531,8 +508,7 @@ double tag_score(std::string_view response) {
     outside_text.remove_prefix(end + close.size());
   }
   outside += outside_text;
-  const auto characters = std::count_if(outside.begin(), outside.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-  return std::max(0.0, score - std::min(0.1, 0.001 * static_cast<double>(characters)));
+  return std::max(0.0, score - std::min(0.1, 0.001 * static_cast<double>(text::num_characters(outside))));
 }
 
 bool shows_steps(std::string_view response) {
@@ -540,13 +516,8 @@ bool shows_steps(std::string_view response) {
   const size_t open = response.find("<think>"), close = response.find("</think>");
   if (open != std::string_view::npos && close != std::string_view::npos && open < close)
     response = response.substr(open + 7, close - open - 7);
-  int lines = 0;
-  for (size_t begin = 0; begin <= response.size();) {
-    const size_t end = std::min(response.find('\n', begin), response.size());
-    if (!trimmed(response.substr(begin, end - begin)).empty()) ++lines;
-    begin = end + 1;
-  }
-  return lines >= 3 || find_all(kNumbered, response).size() >= 3;
+  const auto is_blank = [](std::string_view line) { return trimmed(line).empty(); };
+  return std::ranges::count(split(response, '\n'), false, is_blank) >= 3 || find_all(kNumbered, response).size() >= 3;
 }
 
 }  // namespace tandem::reward

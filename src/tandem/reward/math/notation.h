@@ -24,6 +24,11 @@ constexpr char kWord = '\x05';                  // before each word that stood i
 constexpr char kMoney = '\x06';                 // a dollar sign that means money
 constexpr char kDegree = '\x07';                // behind an angle in degrees
 
+/// A pattern of the rule `math` that is known to run in linear time.
+struct MathRegex : text::Regex {
+  explicit MathRegex(const std::string& pattern) : Regex(pattern, "math rule", Effort::kTrusted) {}
+};
+
 /// An answer without marks of layout and thousands separators, lists with commas, relations as signs of relation.h.
 std::string normal(std::string_view answer);
 
@@ -35,6 +40,9 @@ std::string without_thousands(const std::string& text);
 
 /// A separator that ends in a letter of a command, such as `\in`, is none within a longer one, such as `\int`.
 std::vector<std::string> split_outside_brackets(const std::string& text, std::string_view separator);
+
+/// Where the group that begins at `open` ends: behind its brace; npos if it does not.
+size_t group_end(std::string_view text, size_t open);
 
 struct Bracketed {
   char open = 0, close = 0;

@@ -18,13 +18,7 @@ using text::Regex;
 
 namespace {
 
-constexpr auto kSpelledEffort = Regex::Effort::kTrusted;
 constexpr size_t kLongestPhrase = 200;
-
-std::string lower_words(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 using Values = std::map<std::string_view, int64_t>;
 const Values& small_numbers() {
@@ -87,7 +81,7 @@ class Speller {
     size_t last = at;
     while (last < text_.size() && is_letter(text_[last])) ++last;
     end = last;
-    return last < text_.size() && text_[last] == '_' ? "" : lower_words(text_.substr(at, last - at));
+    return last < text_.size() && text_[last] == '_' ? "" : lower_ascii(text_.substr(at, last - at));
   }
   // The word behind blanks, or right behind a hyphen: with blanks beside it, that is a minus.
   std::string next_word(size_t from, size_t& end) const {
@@ -133,18 +127,14 @@ class Speller {
 // The text without marks, in lower case, with single blanks.
 std::string plain_phrase(const std::string& text) {
   std::string out;
-  for (char c : lower_words(text))
+  for (char c : lower_ascii(text))
     if (c == ' ' && (out.empty() || out.back() == ' ')) continue;
     else if (c != kWord) out += c;
   return trimmed(out);
 }
 
-std::string with_group(const Regex& pattern, const std::string& text, std::string_view before, std::string_view behind) {
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(pattern, text); scan.next(); begin = scan.group().end)
-    out.append(text, begin, scan.group().begin - begin).append(before).append(scan.text(1)).append(behind);
-  return out.append(text, begin);
+std::string with_group(const Regex& pattern, const std::string& text, const std::string& before, const std::string& behind) {
+  return pattern.replaced_in(text, [&](const Regex::Scan& match) { return before + match.text(1) + behind; });
 }
 
 bool holds_any(const std::string& text, std::initializer_list<std::string_view> parts) {
@@ -155,10 +145,10 @@ bool holds_any(const std::string& text, std::initializer_list<std::string_view> 
 
 std::string with_spelled_numbers(const std::string& text) {
   if (std::none_of(text.begin(), text.end(), is_letter)) return text;
-  static const Regex kHalf(R"((?i)(?<![\d.}])(\d++)\s*+\x05?and\s++\x05?a\s++\x05?half\b)", "math rule", kSpelledEffort),
-      kNegative(R"((?i)^\s*+\x05?(?:negative|minus)\s++(?=[\d\\]))", "math rule", kSpelledEffort);
+  static const MathRegex kHalf(R"((?i)(?<![\d.}])(\d++)\s*+\x05?and\s++\x05?a\s++\x05?half\b)"),
+      kNegative(R"((?i)^\s*+\x05?(?:negative|minus)\s++(?=[\d\\]))");
   std::string out = Speller(text).read();
-  if (holds_any(lower_words(out), {"half", "negative", "minus"})) {
+  if (holds_any(lower_ascii(out), {"half", "negative", "minus"})) {
     out = substituted(kNegative, with_group(kHalf, out, "", "\\frac{1}{2}"), "-");
     if (plain_phrase(out) == "half" || plain_phrase(out) == "a half") out = "\\frac{1}{2}";
   }
@@ -168,19 +158,16 @@ std::string with_spelled_numbers(const std::string& text) {
 std::string with_usual_phrases(std::string text) {
   if (text.size() > kLongestPhrase || std::none_of(text.begin(), text.end(), is_letter)) return text;
   const std::string whole = plain_phrase(text);
-  static const Regex kNoSolution(R"(^(?:there (?:is|are) )?no (?:real )?(?:solutions?|roots?)(?: exists?)?$)", "math rule",
-                                 kSpelledEffort),
-      kInfinity(R"(^(?:infinity|infinite|infinitely many(?: solutions)?)$)", "math rule", kSpelledEffort),
-      kArticle(R"(^\s*+\x05?(?i:an?|the)\s++(?=\x05?[A-Za-z]{3}))", "math rule", kSpelledEffort),
-      kPlain(R"(^[a-z]++(?: (?!sin|cos|tan|sec|csc|cot|log|exp|sqrt|root)[a-z]{3,}+)++$)", "math rule", kSpelledEffort),
-      kRank(R"((\d)\s*+(?:\^\s*+)?(?:\{\s*+\x05?(?:st|nd|rd|th)\s*+\}|\x05?(?:st|nd|rd|th)\b))", "math rule", kSpelledEffort),
-      kRemainder(R"((?i)(?<=\d)\s*+,?\s*+(?:\x05?with\s++)?(?:\x05?a\s++)?\x05?remainder\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+)",
-                 "math rule", kSpelledEffort),
-      kQuotient(R"((?i)^\s*+\x05?quotient\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+(?=\d[^a-z\x05]*\x05?remainder))", "math rule",
-                kSpelledEffort),
-      kBase(R"((?i)(?<=[\dA-F])\s*+\(?\s*+(?:\x05?in\s++)?\x05?base[\s-]*+(\d++)\s*+\)?\s*+$)", "math rule", kSpelledEffort),
-      kBaseIndex(R"(_\s*+\{\s*+(\d++)\s*+\})", "math rule", kSpelledEffort),
-      kHours(R"((?<=\d)\s*+\x05?hr?s?\s*+(\d++)\s*+\x05?m(?:ins?)?\b(?!/))", "math rule", kSpelledEffort);
+  static const MathRegex kNoSolution(R"(^(?:there (?:is|are) )?no (?:real )?(?:solutions?|roots?)(?: exists?)?$)"),
+      kInfinity(R"(^(?:infinity|infinite|infinitely many(?: solutions)?)$)"),
+      kArticle(R"(^\s*+\x05?(?i:an?|the)\s++(?=\x05?[A-Za-z]{3}))"),
+      kPlain(R"(^[a-z]++(?: (?!sin|cos|tan|sec|csc|cot|log|exp|sqrt|root)[a-z]{3,}+)++$)"),
+      kRank(R"((\d)\s*+(?:\^\s*+)?(?:\{\s*+\x05?(?:st|nd|rd|th)\s*+\}|\x05?(?:st|nd|rd|th)\b))"),
+      kRemainder(R"((?i)(?<=\d)\s*+,?\s*+(?:\x05?with\s++)?(?:\x05?a\s++)?\x05?remainder\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+)"),
+      kQuotient(R"((?i)^\s*+\x05?quotient\s*+(?:(?:\x05?of|\x05?is)\b|=|:)?\s*+(?=\d[^a-z\x05]*\x05?remainder))"),
+      kBase(R"((?i)(?<=[\dA-F])\s*+\(?\s*+(?:\x05?in\s++)?\x05?base[\s-]*+(\d++)\s*+\)?\s*+$)"),
+      kBaseIndex(R"(_\s*+\{\s*+(\d++)\s*+\})"),
+      kHours(R"((?<=\d)\s*+\x05?hr?s?\s*+(\d++)\s*+\x05?m(?:ins?)?\b(?!/))");
   if (kNoSolution.found_in(whole)) return "\\emptyset";
   if (kInfinity.found_in(whole)) return "\\infty";
   if (kPlain.found_in(whole)) text = substituted(kArticle, text, "");
@@ -191,9 +178,9 @@ std::string with_usual_phrases(std::string text) {
       text = std::to_string(*rank) + " " + kWord + "th" + text.substr(at + std::min(space, whole.size()));
   }
   if (holds_any(text, {"st", "nd", "rd", "th"})) text = with_group(kRank, text, "", std::string(" ") + kWord + "th ");
-  if (holds_any(lower_words(text), {"remainder"}))
+  if (holds_any(lower_ascii(text), {"remainder"}))
     text = substituted(kRemainder, substituted(kQuotient, text, ""), std::string(" ") + kWord + "remainder ");
-  if (holds_any(lower_words(text), {"base"})) text = with_group(kBase, text, "_{", "}");
+  if (holds_any(lower_ascii(text), {"base"})) text = with_group(kBase, text, "_{", "}");
   if (text.find('_') != std::string::npos) text = with_group(kBaseIndex, text, "_{", "}");
   if (text.find('h') != std::string::npos)
     text = with_group(kHours, text, std::string(" ") + kWord + "hour ", std::string(" ") + kWord + "minute");

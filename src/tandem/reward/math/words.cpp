@@ -17,12 +17,6 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string in_lower_case(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 struct Unit {
   char kind;           // units of one kind can be changed into each other
   const char* factor;  // to the smallest of them here
@@ -93,7 +87,7 @@ bool is_filler(std::string_view word) {
 
 // Words that stand outside \text: longer ones, and short ones that spell no product of variables.
 bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_before) {
-  const std::string known = in_lower_case(word);
+  const std::string known = lower_ascii(word);
   if (is_one_of(known, {"sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln",
       "log", "exp", "abs", "pi", "inf", "infinity", "frac", "pm"}))
     return known == "pm" && behind_a_number;
@@ -109,7 +103,7 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
 }
 
 std::string usual_name(std::string word) {
-  word = in_lower_case(word);
+  word = lower_ascii(word);
   while (!word.empty() && word.back() == '.') word.pop_back();
   const auto known = [&]() -> std::optional<std::string> {
     const auto found = usual_names().find(word);
@@ -228,7 +222,7 @@ class Reader {
   }
   // a.m. and p.m., and p.m without its last stop
   bool is_clock(size_t end) const {
-    return end == at_ + 1 && is_one_of(in_lower_case(text_.substr(at_, 3)), {"a.m", "p.m"}) && !is_letter_at(at_ + 3);
+    return end == at_ + 1 && is_one_of(lower_ascii(text_.substr(at_, 3)), {"a.m", "p.m"}) && !is_letter_at(at_ + 3);
   }
   // 5 R 2, and 5R2
   bool is_remainder(size_t end) {
@@ -416,10 +410,6 @@ bool same_units(const Words& a, const Words& b, WordMatch& match) {
 }
 
 }  // namespace
-
-bool Worded::has_terms() const {
-  return std::any_of(terms.begin(), terms.end(), [](const std::string& term) { return !term.empty(); });
-}
 
 Worded read_words(const std::string& text) { return Reader(text).read(); }
 
