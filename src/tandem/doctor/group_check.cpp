@@ -90,7 +90,7 @@ void messages(Group& g) {
 
 Check judged(const std::string& name, at::Device device, int ranks, const std::function<void(Group&)>& exchange) {
   const bool has_devices = !device.is_cpu();
-  try {
+  return judged(name, [&] {
     comm::run_local(ranks, kGroupDeadline_s, [&](Group& world) {
       const at::Device mine(device.type(), has_devices ? static_cast<c10::DeviceIndex>(world.rank()) : device.index());
       device::backend_of(mine).use(mine);
@@ -99,10 +99,8 @@ Check judged(const std::string& name, at::Device device, int ranks, const std::f
         exchange(*world.split(world.rank() % 2, "half"));
       });
     });
-    return {name, true, join_text(ranks, has_devices ? " devices" : " threads")};
-  } catch (const std::exception& e) {
-    return {name, false, said_by(e)};
-  }
+    return join_text(ranks, has_devices ? " devices" : " threads");
+  });
 }
 
 }  // namespace
