@@ -36,7 +36,7 @@ bool joins_boxes(std::string text) {
 // `, y = ` between two boxes: a list of the values of both.
 bool names_the_next(std::string text) {
   for (const char* gone : {"\\text", "\\quad", "\\qquad", "\\mbox", "\\ ", "$"}) text = replaced(text, gone, " ");
-  static const MathRegex kName(R"(^[\s,;{}]*(?:and[\s{}]*)?\\?[A-Za-z](?:_\{?\w\}?)?\s*=\s*$)");
+  static const TrustedRegex kName(R"(^[\s,;{}]*(?:and[\s{}]*)?\\?[A-Za-z](?:_\{?\w\}?)?\s*=\s*$)");
   return kName.found_in(text);
 }
 
@@ -59,7 +59,7 @@ size_t sentence_end(std::string_view text, size_t begin) {
 }
 
 std::string last_number_in(std::string_view text) {
-  static const MathRegex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))");
+  static const TrustedRegex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))");
   std::string found;
   for (text::Regex::Scan scan(kNumber, text); scan.next();) found = scan.text(1);
   return found;
@@ -68,9 +68,9 @@ std::string last_number_in(std::string_view text) {
 // The result of the last equation in the last line, as in `60 + 75 = 135 miles to the 4 islands`; the last number without one.
 std::string last_result_in(std::string_view text) {
   // A number before an operator is no result: 6 = 2 * 3.
-  static const MathRegex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))");
+  static const TrustedRegex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))");
   // The unknown may stand on the right: `160 = Y.`
-  static const MathRegex kOfUnknown(R"((?<![\d.,])(-?(?>\d[\d,]*\.?\d*|\.\d+))\s*+=\s*+[A-Za-z]\.?$)");
+  static const TrustedRegex kOfUnknown(R"((?<![\d.,])(-?(?>\d[\d,]*\.?\d*|\.\d+))\s*+=\s*+[A-Za-z]\.?$)");
   const std::string whole = trimmed(text);
   const std::string_view line = std::string_view(whole).substr(whole.rfind('\n') + 1);
   std::string found;
@@ -105,7 +105,7 @@ std::string announced_at(std::string_view response, size_t begin) {
 // What follows the last "answer is", "answer:" or "####"; "" if nothing does. Linear in the text: every gap is possessive, and
 // only the last two places are read.
 std::string last_announced(std::string_view response) {
-  static const MathRegex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))");
+  static const TrustedRegex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))");
   size_t last = std::string_view::npos, before = std::string_view::npos;
   for (text::Regex::Scan scan(kAnnounced, response); scan.next();) {
     before = last;

@@ -66,9 +66,9 @@ class Parser {
     while (at > 0 && std::isspace(static_cast<unsigned char>(text_[at - 1]))) --at;
     return at > 0 ? text_[at - 1] : '\0';
   }
-  bool at_command(std::string_view command) {
+  bool at_command(std::initializer_list<std::string_view> commands) {
     const size_t before = at_;
-    const bool here = take(command);
+    const bool here = std::ranges::any_of(commands, [this](std::string_view command) { return take(command); });
     at_ = before;
     return here;
   }
@@ -108,9 +108,7 @@ class Parser {
   bool starts_factor() {
     const char c = peek();
     if (c == '\\')
-      return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") &&
-             !at_command("\\rfloor") && !at_command("\\rceil") && !at_command("\\over") && !at_command("\\choose") &&
-             !at_command("\\ldots");
+      return !at_command({"\\cdot", "\\times", "\\div", "\\right", "\\rfloor", "\\rceil", "\\over", "\\choose", "\\ldots"});
     return std::isalnum(static_cast<unsigned char>(c)) || c == '(' || c == '{' || c == '[' || c == '.' || (c == '|' && bars_ == 0);
   }
 
@@ -119,7 +117,7 @@ class Parser {
     // 1 \frac{1}{2} and 1 1/2 are mixed numbers.
     if (first->kind == ExprKind::kNumber && first->decimals < 0) {
       const size_t before = at_;
-      if (at_command("\\frac") || is_digit(peek())) {
+      if (at_command({"\\frac"}) || is_digit(peek())) {
         ExprPtr rest = signed_factor();
         if (rest->kind == ExprKind::kNumber && take("/")) rest = node(ExprKind::kMultiply, {rest, inverse(signed_factor())});
         const auto fraction = exact_value(*rest);
@@ -330,13 +328,8 @@ class Parser {
   // sin 2x takes the whole product of plain factors.
   ExprPtr postfixed_chain() {
     std::vector<ExprPtr> factors = {signed_factor()};
-    while (starts_factor() && peek() != '(' && !(peek() == '\\' && at_function())) factors.push_back(postfixed());
+    while (starts_factor() && peek() != '(' && !at_command({"\\sin", "\\cos", "\\tan", "\\ln", "\\log"})) factors.push_back(postfixed());
     return factors.size() == 1 ? factors[0] : node(ExprKind::kMultiply, std::move(factors));
-  }
-  bool at_function() {
-    for (const char* f : {"\\sin", "\\cos", "\\tan", "\\ln", "\\log"})
-      if (at_command(f)) return true;
-    return false;
   }
 
   ExprPtr variable(std::string name) {

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/math/notation.h"
 
-#include <algorithm>
-#include <cctype>
-#include <iterator>
-#include <map>
 #include <optional>
 
 #include "tandem/base/strings.h"
@@ -26,11 +22,9 @@ bool closes(const std::string& text, size_t at) {
   return text[at] == ')' || text[at] == ']' || (text[at] == '}' && at > 0 && text[at - 1] == '\\');
 }
 
-using Names = std::map<std::string_view, std::string_view>;
-
 // Characters for which LaTeX has commands.
 std::string with_commands(std::string s) {
-  static const Names kSigns = {
+  static constexpr Row<std::string_view> kSigns[] = {
       {"\xE2\x88\x92", "-"},           {"\xC2\xB0", "\\degree "},      {"\xCF\x80", "\\pi "},          {"\xC3\x97", "\\times "},
       {"\xE2\x88\x9E", "\\infty "},    {"\xC2\xB1", "\\pm "},          {"\xE2\x88\x93", "\\mp "},      {"\xC3\xB7", "\\div "},
       {"\xC2\xB7", "\\cdot "},         {"\xE2\x8B\x85", "\\cdot "},    {"\xE2\x88\x85", "\\emptyset "}, {"\xE2\x84\x9D", "\\mathbb{R}"},
@@ -47,7 +41,7 @@ std::string with_commands(std::string s) {
       {"\xE2\x80\x88", " "},           {"\xE2\x80\x8A", " "},          {"\xE2\x80\x8B", ""},            {"\xE2\x81\xA0", ""},
       {"\xEF\xBB\xBF", ""},            {"\xC2\xAD", ""},               {"\xE2\x80\x99", "'"}};
   if (std::all_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return s;
-  static const MathRegex kRoot("\xE2\x88\x9A(?:(\\d+)|)");
+  static const TrustedRegex kRoot("\xE2\x88\x9A(?:(\\d+)|)");
   s = kRoot.replaced_in(s, [](const Regex::Scan& root) { return "\\sqrt " + (root.text(1).empty() ? "" : "{" + root.text(1) + "}"); });
   for (const auto& [sign, command] : kSigns) s = replaced(s, sign, command);
   return s;
@@ -88,20 +82,17 @@ std::string marked_words(const std::string& inner, bool is_font, bool behind_a_n
   return trimmed(out).size() > 1 || behind_a_number ? out + " " : trimmed(out);
 }
 
-const Names& renamed() {
-  static const Names names = {
-      {"dfrac", "\\frac"},  {"tfrac", "\\frac"},   {"cfrac", "\\frac"},     {"dbinom", "\\binom"},       {"tbinom", "\\binom"},
-      {"lbrace", "\\{"},    {"rbrace", "\\}"},     {"lbrack", "["},         {"rbrack", "]"},             {"langle", "("},
-      {"rangle", ")"},      {"lparen", "("},       {"rparen", ")"},         {"lvert", "|"},              {"rvert", "|"},
-      {"vert", "|"},        {"mid", "|"},          {"varnothing", "\\emptyset "}, {"O", "\\emptyset "},  {"degree", "\x07"},
-      {"circ", "\x07"},     {"colon", ":"},        {"ast", "*"},            {"quad", " "},               {"qquad", " "},
-      {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
-      {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
-      {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
-      {"pmod", " \x05mod "}, {"vee", "\\lor "}, {"wedge", "\\land "}, {"cent", " \x05""cent "},
-      {"textcent", " \x05""cent "}, {"pounds", " \x05sterling "}};
-  return names;
-}
+constexpr Row<std::string_view> kRenamed[] = {
+    {"dfrac", "\\frac"},  {"tfrac", "\\frac"},   {"cfrac", "\\frac"},     {"dbinom", "\\binom"},       {"tbinom", "\\binom"},
+    {"lbrace", "\\{"},    {"rbrace", "\\}"},     {"lbrack", "["},         {"rbrack", "]"},             {"langle", "("},
+    {"rangle", ")"},      {"lparen", "("},       {"rparen", ")"},         {"lvert", "|"},              {"rvert", "|"},
+    {"vert", "|"},        {"mid", "|"},          {"varnothing", "\\emptyset "}, {"O", "\\emptyset "},  {"degree", "\x07"},
+    {"circ", "\x07"},     {"colon", ":"},        {"ast", "*"},            {"quad", " "},               {"qquad", " "},
+    {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
+    {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
+    {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
+    {"pmod", " \x05mod "}, {"vee", "\\lor "}, {"wedge", "\\land "}, {"cent", " \x05""cent "},
+    {"textcent", " \x05""cent "}, {"pounds", " \x05sterling "}};
 
 bool is_layout(std::string_view name) {
   return is_one_of(name, {"left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl",
@@ -180,8 +171,8 @@ class Layout {
     } else if (name == "pmod" && group) {
       out_ += std::string(" ") + kWord + "mod " + *group;
       at_ = group_end_;
-    } else if (const auto other = renamed().find(name); other != renamed().end()) {
-      out_ += other->second;
+    } else if (const auto* other = value_of(kRenamed, name)) {
+      out_ += *other;
       at_ = end;
       if (name == "cr") row_end();
     } else {
@@ -219,7 +210,7 @@ class Layout {
     if (at_ < text_.size() && text_[at_] == '*') ++at_;
     const size_t open = text_.find_first_not_of(" \n", at_);
     if (open == std::string::npos || text_[open] != '[') return;
-    static const MathRegex kDistance(R"(^\[\s*-?[\d.]*\s*(?:pt|ex|em|mm|cm|in|\\[a-z]+)\s*\]$)");
+    static const TrustedRegex kDistance(R"(^\[\s*-?[\d.]*\s*(?:pt|ex|em|mm|cm|in|\\[a-z]+)\s*\]$)");
     const size_t close = text_.find(']', open);
     if (close != std::string::npos && close - open < 20 && kDistance.found_in(text_.substr(open, close + 1 - open))) at_ = close + 1;
   }
@@ -242,22 +233,22 @@ class Layout {
 
 // 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so. 1\,000 and 1 000 are, too.
 std::string without_tight_commas(const std::string& text) {
-  static const MathRegex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))");
+  static const TrustedRegex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))");
   return substituted(kTight, text, "");
 }
 // 1'234'567 and 1.234.567; with one point it is a decimal.
 std::string without_marks_in_numbers(const std::string& text) {
-  static const MathRegex kMarks(R"((?<![\d.,'])\d{1,3}(?:(?:'\d{3})++|(?:\.\d{3}){2,}+)(?![\d.,']))");
+  static const TrustedRegex kMarks(R"((?<![\d.,'])\d{1,3}(?:(?:'\d{3})++|(?:\.\d{3}){2,}+)(?![\d.,']))");
   return kMarks.replaced_in(text, [](const Regex::Scan& number) { return replaced(replaced(number.text(), "'", ""), ".", ""); });
 }
 std::string without_gaps_in_numbers(const std::string& text) {
-  static const MathRegex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))");
+  static const TrustedRegex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))");
   return kGap.replaced_in(text, [](const Regex::Scan& number) { return replaced(number.text(1), " ", ""); });
 }
 
 // `x > 1 and x < 2` as 1 < x < 2: of two bounds, `and` is no list of both.
 std::string with_both_bounds(const std::string& text) {
-  static const MathRegex kAnd(R"((?<=[\d)\]}\sA-Za-z])\band\b(?=[\s\d(\\$-]))");
+  static const TrustedRegex kAnd(R"((?<=[\d)\]}\sA-Za-z])\band\b(?=[\s\d(\\$-]))");
   if (text.find("and") == std::string::npos) return text;
   Regex::Scan scan(kAnd, text);
   if (!scan.next()) return text;
@@ -275,7 +266,7 @@ std::string with_both_bounds(const std::string& text) {
 
 // What is written with letters or signs of the keyboard in place of commands.
 std::string with_usual_signs(std::string s) {
-  static const MathRegex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^)|(?<=\d)\s+[xX]\s+(?=\d))"),
+  static const TrustedRegex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^)|(?<=\d)\s+[xX]\s+(?=\d))"),
       kPlusMinus(R"((?:^|(?<==))\s*+\+-(?=[\s\d\\(A-Za-z]))"),
       kUnion(R"((?<=[)\]])\s*+U\s*+(?=[(\[]))"),
       kDots(R"(,\s*+\.\.\.)"),
@@ -291,7 +282,7 @@ std::string with_usual_signs(std::string s) {
   if (s.find("\\not") != std::string::npos) s = substituted(kUnequal, s, "\\neq ");
   if (s.find("\\equiv") != std::string::npos && s.find("mod") != std::string::npos) s = replaced(s, "\\equiv", "=");
   s = replaced(s, ":=", "=");
-  static const MathRegex kOr(R"(\\lor\b)"), kAlso(R"(\\land\b)"),
+  static const TrustedRegex kOr(R"(\\lor\b)"), kAlso(R"(\\land\b)"),
       kRelation(R"([<>=]|\\(?:le|ge|ne|in)(?:q|slant)?\b)");
   if (s.find("\\l") != std::string::npos && kRelation.found_in(s)) s = substituted(kAlso, substituted(kOr, s, " or "), " and ");
   if (s.find('C') != std::string::npos)
@@ -304,7 +295,7 @@ std::string with_usual_signs(std::string s) {
 
 // `19, 46, and 82`, `(11,7)or(7,11)` and `1; 2` are lists.
 std::string with_commas(const std::string& text) {
-  static const MathRegex kJoint(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))");
+  static const TrustedRegex kJoint(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))");
   std::string out;
   size_t begin = 0;
   for (Regex::Scan scan(kJoint, text); scan.next(); begin = scan.group().end) {
@@ -312,7 +303,7 @@ std::string with_commas(const std::string& text) {
     if (!out.empty() && out.back() != ',') out += ",";
     out += " ";
   }
-  static const MathRegex kGap(R"(,\s*+(?=,))");
+  static const TrustedRegex kGap(R"(,\s*+(?=,))");
   return substituted(kGap, replaced(out + text.substr(begin), ";", ","), "");
 }
 
@@ -343,7 +334,7 @@ std::string without_wrapping(std::string text) {
 
 // \frac{\text{m}}{\text{s}} as m/s, and (\text{mod } 5) without its brackets.
 std::string with_plain_words(const std::string& text) {
-  static const MathRegex kRate(R"(\\frac\s*\{\s*(\x05\w+)\s*\}\s*\{\s*(\x05\w+)\s*\})"),
+  static const TrustedRegex kRate(R"(\\frac\s*\{\s*(\x05\w+)\s*\}\s*\{\s*(\x05\w+)\s*\})"),
       kModulo(R"(\(\s*(\x05mod\s[^()]{0,40})\))");
   const std::string plain = kRate.replaced_in(text, [](const Regex::Scan& rate) { return " " + rate.text(1) + "/" + rate.text(2); });
   return substituted(kModulo, plain, " ");
@@ -351,10 +342,10 @@ std::string with_plain_words(const std::string& text) {
 
 // Other names of the empty set and of the real line, which is an interval.
 std::string with_sets_named(std::string text) {
-  static const MathRegex kNoMember(R"(\\\{\s*+\\\}|\x05empty\s++\x05set)");
-  static const MathRegex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
-                            R"(|\\mathbb\{R\}(?!\s*[\^_]))");
-  static const MathRegex kPositive(R"(\\mathbb\{R\}\s*+(?:\^\s*+(?:\+|\{\s*+\+\s*+\})|_\s*+\{\s*+>\s*+0\s*+\}))"),
+  static const TrustedRegex kNoMember(R"(\\\{\s*+\\\}|\x05empty\s++\x05set)");
+  static const TrustedRegex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
+                                   R"(|\\mathbb\{R\}(?!\s*[\^_]))");
+  static const TrustedRegex kPositive(R"(\\mathbb\{R\}\s*+(?:\^\s*+(?:\+|\{\s*+\+\s*+\})|_\s*+\{\s*+>\s*+0\s*+\}))"),
       kNotNegative(R"(\\mathbb\{R\}\s*+_\s*+\{\s*+(?:\\ge(?:q|qslant)?|>=)\s*+0\s*+\})");
   if (text.find("\\mathbb{R}") != std::string::npos)
     text = substituted(kNotNegative, substituted(kPositive, text, "(0,\\infty)"), "[0,\\infty)");
@@ -384,7 +375,7 @@ size_t group_end(std::string_view text, size_t open) {
 
 // 12,345 is a number. In brackets a comma separates, as in (20,100); what stands in them is read member by member.
 std::string without_thousands(const std::string& text) {
-  static const MathRegex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))");
+  static const TrustedRegex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))");
   std::string out;
   size_t begin = 0;
   int depth = 0;
@@ -404,7 +395,7 @@ std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
   if (std::count(s.begin(), s.end(), '$') == 1 && s.find("\\$") == std::string::npos) s = replaced(s, "$", "\\$");  // it opens no formula
   s = Layout(with_commands(without_tight_commas(s))).read();
-  static const MathRegex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))");
+  static const TrustedRegex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))");
   if (s.find(kDegree) != std::string::npos) s = substituted(kAngle, s, "\x07");
   s = with_usual_phrases(with_spelled_numbers(with_usual_signs(std::move(s))));
   if (s.find(kWord) != std::string::npos) s = with_plain_words(s);

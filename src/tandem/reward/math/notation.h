@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cctype>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tandem/text/regex.h"
@@ -19,15 +21,21 @@ inline bool is_one_of(std::string_view word, std::initializer_list<std::string_v
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
+/// A table of words. It is looked through from its beginning.
+template <class Value>
+using Row = std::pair<std::string_view, Value>;
+template <class Value, size_t count>
+const Value* value_of(const Row<Value> (&table)[count], std::string_view word) {
+  const auto row = std::ranges::find(table, word, &Row<Value>::first);
+  return row == std::end(table) ? nullptr : &row->second;
+}
+
 constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash, whose second half would look like a command
 constexpr char kWord = '\x05';                  // before each word that stood in \text or its like, so that it is no product of variables
 constexpr char kMoney = '\x06';                 // a dollar sign that means money
 constexpr char kDegree = '\x07';                // behind an angle in degrees
 
-/// A pattern of the rule `math` that is known to run in linear time.
-struct MathRegex : text::Regex {
-  explicit MathRegex(const std::string& pattern) : Regex(pattern, "math rule", Effort::kTrusted) {}
-};
+using text::TrustedRegex;
 
 /// An answer without marks of layout and thousands separators, lists with commas, relations as signs of relation.h.
 std::string normal(std::string_view answer);

@@ -106,7 +106,7 @@ bool same_inequality(const Relation& a, const Relation& b) {
 
 // A letter or a word, with an index, primes and arguments: x, x_1, f(2x), P(A), \angle ABC, Area.
 bool is_symbol(std::string_view text) {
-  static const MathRegex kSymbol(
+  static const TrustedRegex kSymbol(
       R"((?x)^(?:\\(?:angle|triangle|overline|hat|bar|vec|widehat|measuredangle|ell|alpha|beta|gamma|delta|theta|lambda|mu|omega|
           phi|varphi|rho|sigma|tau|epsilon|Delta|Omega|Sigma|arc)\b|[A-Za-z\x05\x20{}~'?]|
           \|[A-Z]{2}\||\^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)");
