@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/batch.h"
 
-#include <algorithm>
-
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/strings.h"

@@ -11,7 +11,9 @@
 namespace tandem::reward {
 
 std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, BatchRule::Function function) {
-  const auto any = [&](bool (Rule::*says)() const) { return std::ranges::any_of(parts, [&](const auto& part) { return (*part.*says)(); }); };
+  const auto any = [&](bool (Rule::*says)() const) {
+    return std::ranges::any_of(parts, [&](const auto& part) { return (*part.*says)(); });
+  };
   const RuleNeeds needs{any(&Rule::needs_gold), any(&Rule::reads_columns), any(&Rule::reads_gold)};
   const auto abandon = [parts] {
     for (const auto& part : parts) part->abandon();

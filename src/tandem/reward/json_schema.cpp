@@ -25,11 +25,6 @@ constexpr int64_t kMostSchemaBytes = int64_t{1} << 24;
 
 constexpr const char* kWhere = "reward.schema";
 
-const std::vector<std::string> kKeywords = {
-      "type",      "enum",      "const",   "properties", "required", "additionalProperties", "items",
-      "minItems",  "maxItems",  "minLength", "maxLength", "pattern",  "minimum",              "maximum",
-      "title",     "description", "default", "examples", "$schema",  "$id",                  "$comment"};
-
 bool has_type(const json& value, const std::string& type) {
   if (type == "object") return value.is_object();
   if (type == "array") return value.is_array();
@@ -50,6 +45,10 @@ struct JsonSchema::Node {
       return;
     }
     if (!schema.is_object()) throw UserError(kWhere, schema.dump().substr(0, 60) + " is no schema", "expected an object");
+    static const std::vector<std::string> kKeywords = {
+          "type",      "enum",      "const",   "properties", "required", "additionalProperties", "items",
+          "minItems",  "maxItems",  "minLength", "maxLength", "pattern",  "minimum",              "maximum",
+          "title",     "description", "default", "examples", "$schema",  "$id",                  "$comment"};
     for (const auto& [name, value] : schema.items())
       if (std::ranges::find(kKeywords, name) == kKeywords.end())
         throw UserError(kWhere, "the keyword `" + name + "` is not known", "the nearest is `" + nearest_name(name, kKeywords) + "`");

@@ -15,14 +15,12 @@ namespace tandem::reward {
 namespace {
 
 WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, const std::string& python) {
-  WorkerOptions options;
-  options.executable = python;
-  options.num_workers = batch.workers;
-  options.notices = batch.notices;
-  options.timeout_s = batch.timeout_s;
-  options.retries = o.python_retries;
-  options.memory_bytes = o.python_memory_mib << 20;
-  return options;
+  return {.executable = python,
+          .num_workers = batch.workers,
+          .timeout_s = batch.timeout_s,
+          .retries = o.python_retries,
+          .memory_bytes = o.python_memory_mib << 20,
+          .notices = batch.notices};
 }
 
 std::unique_ptr<Rule> worker_rule(const std::string& name, RuleNeeds needs, PythonFunction function, WorkerOptions options) {

@@ -107,11 +107,15 @@ std::vector<Score> Rule::score_batch(std::span<const Answer> answers) const {
   return scores;
 }
 
-Score FunctionRule::score(const Answer& answer) const {
-  Score score = function_(answer);
-  if (score.parts.empty()) score.parts = {{name_, score.score}};
-  return score;
-}
+FunctionRule::FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs)
+    : BatchRule(name, needs, [name, function = std::move(function)](std::span<const Answer> answers) {
+        std::vector<Score> scores;
+        for (const Answer& answer : answers) {
+          Score& score = scores.emplace_back(function(answer));
+          if (score.parts.empty()) score.parts = {{name, score.score}};
+        }
+        return scores;
+      }) {}
 
 std::unique_ptr<Rule> batch_rule(std::string name, BatchRule::Function function) {
   return std::make_unique<BatchRule>(std::move(name), RuleNeeds{false, true, true}, std::move(function));

@@ -57,24 +57,6 @@ struct RuleNeeds {
   bool gold = true, columns = false, reads_gold = gold;
 };
 
-/// A rule from a function; parts hold its score under its name unless it fills them.
-class FunctionRule : public Rule {
- public:
-  using Needs = RuleNeeds;
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function, Needs needs = {})
-      : name_(std::move(name)), function_(std::move(function)), needs_(needs) {}
-  Score score(const Answer& answer) const override;
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return needs_.gold; }
-  bool reads_gold() const override { return needs_.reads_gold; }
-  bool reads_columns() const override { return needs_.columns; }
-
- private:
-  std::string name_;
-  std::function<Score(const Answer&)> function_;
-  Needs needs_;
-};
-
 /// A rule from a function of several answers.
 class BatchRule : public Rule {
  public:
@@ -97,6 +79,13 @@ class BatchRule : public Rule {
   RuleNeeds needs_;
   Function function_;
   std::function<void()> abandon_;
+};
+
+/// A rule from a function of one answer; parts hold its score under its name unless it fills them.
+class FunctionRule : public BatchRule {
+ public:
+  using Needs = RuleNeeds;
+  FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs = {});
 };
 
 /// A rule from a function of the answers to a prompt; it asks for no right answer, and reads columns.

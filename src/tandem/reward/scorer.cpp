@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "tandem/base/error.h"
 #include "tandem/base/check.h"
 
 namespace tandem::reward {
