@@ -26,13 +26,10 @@ Value Renderer::dispatch(const Expression& one) {
     case ExpressionKind::kNegative: return negative(evaluate(*one.parts[0]));
     case ExpressionKind::kPositive: return binary(workspace_, "+", int64_t{0}, evaluate(*one.parts[0]));
     case ExpressionKind::kNot: return !truth(evaluate(*one.parts[0]));
-    case ExpressionKind::kAnd: {
-      Value left = evaluate(*one.parts[0]);
-      return truth(left) ? evaluate(*one.parts[1]) : left;
-    }
+    case ExpressionKind::kAnd:
     case ExpressionKind::kOr: {
       Value left = evaluate(*one.parts[0]);
-      return truth(left) ? left : evaluate(*one.parts[1]);
+      return truth(left) == (one.kind == ExpressionKind::kAnd) ? evaluate(*one.parts[1]) : left;
     }
     case ExpressionKind::kBinary: {
       const Value left = evaluate(*one.parts[0]), right = evaluate(*one.parts[1]);

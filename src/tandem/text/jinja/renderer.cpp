@@ -110,7 +110,7 @@ void Renderer::print(const std::string& text) {
 
 std::string Renderer::captured(const std::function<void()>& action) {
   std::string text;
-  const Redirected redirected(out_, text);
+  const Exchanged redirected(out_, &text);
   action();
   printed_bytes_ -= static_cast<int64_t>(text.size());  // it is a value from here on
   return text;
@@ -146,17 +146,12 @@ Renderer::Flow Renderer::statement(const Statement& one) {
     case StatementKind::kMacro: frame_->names[one.text] = macro(one); break;
     case StatementKind::kCall: call_statement(one); break;
     case StatementKind::kFilter: {
-      const Entered entered(frame_, frame_below());
+      const Exchanged entered(frame_, frame_below());
       const Value text = workspace_.text(captured(one.body));
       print(to_text(workspace_, filter(*one.value, &text)));
       break;
     }
     case StatementKind::kWith: with_statement(one); break;
-    case StatementKind::kScope: {
-      const Entered entered(frame_, frame_below());
-      block(one.body);
-      break;
-    }
     case StatementKind::kBreak: return Flow::kBreak;
     case StatementKind::kContinue: return Flow::kContinue;
   }
@@ -173,7 +168,7 @@ ListPtr Renderer::kept_items(const Statement& one, const ListPtr& all) {
   if (!one.condition) return all;
   std::vector<Value> kept;
   for (const Value& item : all->items) {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     assign(one.target, item);
     if (truth(evaluate(*one.condition))) kept.push_back(item);
   }
@@ -186,13 +181,13 @@ void Renderer::for_statement(const Statement& one, const Value& over, int depth)
   const auto loop = std::make_shared<Loop>(*this, one, items, depth);
   for (; loop->at < items->items.size(); ++loop->at) {
     workspace_.spend(256);
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     frame_->names["loop"] = ObjectPtr(loop);
     assign(one.target, items->items[loop->at]);
     if (block(one.body) == Flow::kBreak) break;
   }
   if (items->items.empty()) {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     block(one.other);
   }
 }
@@ -218,7 +213,7 @@ void Renderer::assign(const Target& target, const Value& value) {
 void Renderer::capture_statement(const Statement& one) {
   Value text;
   {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     text = workspace_.text(captured(one.body));
   }
   assign(one.target, one.value ? filter(*one.value, &text) : text);
@@ -227,7 +222,7 @@ void Renderer::capture_statement(const Statement& one) {
 void Renderer::with_statement(const Statement& one) {
   const auto inner = frame_below();
   for (const Parameter& parameter : one.parameters) inner->names[parameter.name] = evaluate(*parameter.value);
-  const Entered entered(frame_, inner);
+  const Exchanged entered(frame_, inner);
   block(one.body);
 }
 
@@ -247,7 +242,7 @@ std::string Renderer::call_macro(const Statement& one, const std::shared_ptr<Fra
   workspace_.spend(1000);
   const auto inner = std::make_shared<Frame>();
   inner->parent = home;
-  const Entered entered(frame_, inner);
+  const Exchanged entered(frame_, inner);
   const std::string title = one.text.empty() ? "caller()" : "the macro `" + one.text + "`";
   Arguments given = arguments;
   const auto caller = std::find_if(given.named.begin(), given.named.end(), [](const auto& pair) { return pair.first == "caller"; });

@@ -2,7 +2,6 @@
 #include "tandem/text/jinja/statement_parser.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "tandem/base/options.h"
@@ -29,8 +28,6 @@ class StatementParser {
     std::string_view name;
     StatementPtr (StatementParser::*read)();
   };
-  static constexpr int kNumKeywords = 11;
-  static const std::array<Keyword, kNumKeywords> kKeywords;
 
   StatementPtr make(StatementKind kind) {
     auto made = std::make_unique<Statement>();
@@ -67,6 +64,19 @@ class StatementParser {
   }
 
   StatementPtr statement() {
+    static constexpr Keyword kKeywords[] = {
+        {"if", &StatementParser::read_if},
+        {"for", &StatementParser::read_for},
+        {"set", &StatementParser::read_set},
+        {"macro", &StatementParser::read_macro},
+        {"call", &StatementParser::read_call},
+        {"filter", &StatementParser::read_filter},
+        {"with", &StatementParser::read_with},
+        {"generation", &StatementParser::read_generation},
+        {"break", &StatementParser::read_break},
+        {"continue", &StatementParser::read_continue},
+        {"print", &StatementParser::read_print},
+    };
     const std::string name = in_.token().text;
     std::vector<std::string> known;
     for (const Keyword& keyword : kKeywords) {
@@ -216,7 +226,7 @@ class StatementParser {
 
   // What the model itself says, marked by templates for training; it renders as if the marks were not there.
   StatementPtr read_generation() {
-    auto made = make(StatementKind::kScope);
+    auto made = make(StatementKind::kWith);
     made->body = separate_body("endgeneration");
     return made;
   }
@@ -241,20 +251,6 @@ class StatementParser {
   ExpressionParser in_;
   int loops_ = 0;
 };
-
-const std::array<StatementParser::Keyword, StatementParser::kNumKeywords> StatementParser::kKeywords = {{
-    {"if", &StatementParser::read_if},
-    {"for", &StatementParser::read_for},
-    {"set", &StatementParser::read_set},
-    {"macro", &StatementParser::read_macro},
-    {"call", &StatementParser::read_call},
-    {"filter", &StatementParser::read_filter},
-    {"with", &StatementParser::read_with},
-    {"generation", &StatementParser::read_generation},
-    {"break", &StatementParser::read_break},
-    {"continue", &StatementParser::read_continue},
-    {"print", &StatementParser::read_print},
-}};
 
 }  // namespace
 

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "tandem/text/unicode.h"
-
 namespace tandem::text::jinja {
 namespace {
 

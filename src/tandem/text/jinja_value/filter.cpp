@@ -2,11 +2,11 @@
 // Filters of texts and numbers. Those of lists stand in filter_list.cpp.
 #include "tandem/text/jinja_value/filter.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include "tandem/base/options.h"
+#include "tandem/base/strings.h"
 #include "tandem/text/jinja_value/characters.h"
 #include "tandem/text/jinja_value/format.h"
 #include "tandem/text/jinja_value/method.h"
@@ -159,17 +159,9 @@ Value string_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
 }
 
 Value escape_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
-  std::string out;
-  for (const char c : to_text(workspace, value)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
-    }
-  }
+  std::string out = to_text(workspace, value);
+  for (const auto& [sign, code] : {std::pair{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}})
+    out = tandem::replaced(out, sign, code);
   return workspace.text(std::move(out));
 }
 

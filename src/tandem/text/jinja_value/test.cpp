@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands behind `is`.
-#include <cmath>
 
 #include "tandem/base/options.h"
 #include "tandem/text/jinja_value/characters.h"
