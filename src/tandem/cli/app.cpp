@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -16,11 +15,9 @@
 #include <system_error>
 #include <thread>
 
-#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/cli/command/command.h"
 #include "tandem/cli/host.h"
 #include "tandem/config/config.h"
 #include "tandem/device/fault.h"
@@ -174,7 +171,9 @@ void run(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   accept_extras(app);
   if (!parse(app, argc, argv)) return;
   for (size_t i = 0; i < commands.size(); ++i)
-    if (commands[i] && app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank().value_or(0) == 0)) commands[i]->run();
+    if (commands[i] && app.got_subcommand(entries()[i].name) &&
+        (commands[i]->is_for_every_rank() || launched_rank().value_or(0) == 0))
+      commands[i]->run();
 }
 
 /// Lets a lower rank say the same first. The launcher ends this process as soon as that one has.

@@ -4,16 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
-#include "tandem/base/strings.h"
 #include "tandem/reward/backend/process.h"
 #include "tandem/reward/backend/scripts.h"
 

@@ -10,16 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <sstream>
 
 #include "tandem/base/check.h"
-#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/backend/scripts.h"
-#include "tandem/sink/asset.h"
 
 namespace tandem::sink {
 
@@ -91,17 +88,13 @@ void Worker::supervise() noexcept {
       const Left left = run_process();
       if (left != Left::kDied) return;
       warn_once("", "the process of the sinks ended with " + died_ + "; it is started again (sinks.log has its words)");
-      wait_for_end(pause_s);
+      pollfd end{wake_reader_.get(), POLLIN, 0};
+      (void)poll(&end, 1, static_cast<int>(pause_s * 1000));
     }
     if (run_process() == Left::kDied) log::info("monitor.sinks: the process ends again and again; --resume sends what is missing");
   } catch (const std::exception& e) {
     warn_once("", std::string(e.what()) + "; the run goes on without it");
   }
-}
-
-void Worker::wait_for_end(double seconds) const {
-  pollfd one{wake_reader_.get(), POLLIN, 0};
-  (void)poll(&one, 1, static_cast<int>(seconds * 1000));
 }
 
 Worker::Left Worker::run_process() {
