@@ -6,11 +6,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem {
 
 /// Without the white space of ASCII at both ends.
 std::string trimmed(std::string_view text);
+/// What stands between the places of `separator`: one more than there are of these, some of them perhaps empty.
+std::vector<std::string_view> split(std::string_view text, char separator);
+/// The letters of ASCII in lower case.
+std::string lower_ascii(std::string_view text);
 /// Every `from`, found from left to right, is `to`. An empty `from` is nowhere.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 

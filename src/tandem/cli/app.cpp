@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -16,11 +15,9 @@
 #include <system_error>
 #include <thread>
 
-#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/cli/command/command.h"
 #include "tandem/cli/host.h"
 #include "tandem/config/config.h"
 #include "tandem/device/fault.h"
@@ -28,19 +25,11 @@
 namespace tandem::cli {
 namespace {
 
-// Of another program: hand_over.
-class Elsewhere final : public Command {
- public:
-  void declare(CLI::App&) override {}
-  void run() override {}
-};
-std::unique_ptr<Command> elsewhere() { return std::make_unique<Elsewhere>(); }
-
 struct CommandEntry {
   const char* name;
   const char* summary;
   const char* group;
-  std::unique_ptr<Command> (*make)();
+  std::unique_ptr<Command> (*make)();  // null: of another program, see hand_over
 };
 
 const std::vector<CommandEntry>& entries() {
@@ -61,7 +50,7 @@ const std::vector<CommandEntry>& entries() {
       {"grade", "Score answers by a rule", "Using a model", grade_command},
       {"plan", "Show what a change of layouts would move between ranks, without running it", "Planning", plan_command},
       {"doctor", "Check this machine: what it has, what is missing and how to get it", "This machine", doctor_command},
-      {"bench", "Measure speed on this machine", "This machine", elsewhere},
+      {"bench", "Measure speed on this machine", "This machine", nullptr},
   };
   return all;
 }
@@ -175,13 +164,16 @@ void run(int argc, char** argv, std::unique_ptr<Command> (*bench)()) {
   std::vector<std::unique_ptr<Command>> commands;
   for (const CommandEntry& entry : entries()) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.summary)->group(entry.group);
-    commands.push_back(bench && entry.make == elsewhere ? bench() : entry.make());
-    commands.back()->declare(*sub);
+    const auto make = entry.make ? entry.make : bench;
+    commands.push_back(make ? make() : nullptr);
+    if (commands.back()) commands.back()->declare(*sub);
   }
   accept_extras(app);
   if (!parse(app, argc, argv)) return;
   for (size_t i = 0; i < commands.size(); ++i)
-    if (app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank().value_or(0) == 0)) commands[i]->run();
+    if (commands[i] && app.got_subcommand(entries()[i].name) &&
+        (commands[i]->is_for_every_rank() || launched_rank().value_or(0) == 0))
+      commands[i]->run();
 }
 
 /// Lets a lower rank say the same first. The launcher ends this process as soon as that one has.

@@ -6,7 +6,6 @@
 #include <array>
 
 #include "tandem/base/error.h"
-#include "tandem/cli/arguments.h"
 
 namespace tandem::cli {
 namespace {

@@ -17,6 +17,9 @@ struct Check {
 /// Hears of each check as soon as it is done.
 using Told = std::function<void(const Check&)>;
 
+/// The check whose detail run() says; or that failed, with what it threw. Errors: as said_by.
+Check judged(const std::string& name, const std::function<std::string()>& run);
+
 /// What a check says that threw. Errors: PeerError where the device itself failed: no check after that would mean anything.
 std::string said_by(const std::exception& error);
 

@@ -88,9 +88,9 @@ void messages(Group& g) {
     }
 }
 
-Check judged(const std::string& name, at::Device device, int ranks, const std::function<void(Group&)>& exchange) {
+Check exchanged(const std::string& name, at::Device device, int ranks, const std::function<void(Group&)>& exchange) {
   const bool has_devices = !device.is_cpu();
-  try {
+  return judged(name, [&] {
     comm::run_local(ranks, kGroupDeadline_s, [&](Group& world) {
       const at::Device mine(device.type(), has_devices ? static_cast<c10::DeviceIndex>(world.rank()) : device.index());
       device::backend_of(mine).use(mine);
@@ -99,10 +99,8 @@ Check judged(const std::string& name, at::Device device, int ranks, const std::f
         exchange(*world.split(world.rank() % 2, "half"));
       });
     });
-    return {name, true, join_text(ranks, has_devices ? " devices" : " threads")};
-  } catch (const std::exception& e) {
-    return {name, false, said_by(e)};
-  }
+    return join_text(ranks, has_devices ? " devices" : " threads");
+  });
 }
 
 }  // namespace
@@ -111,10 +109,10 @@ void check_groups(at::Device device, const Told& told) {
   const device::Backend& kind = device::backend_of(device);
   const int ranks = device.is_cpu() ? kRanksOfHost : kind.has_host_memory ? std::min(kind.count(), kMostFake) : kind.count();
   if (ranks < 2) return;
-  told(judged("group: sums", device, ranks, sums));
-  told(judged("group: copies", device, ranks, copies));
-  told(judged("group: bytes of several sizes", device, ranks, ragged_bytes));
-  told(judged("group: messages", device, ranks, messages));
+  told(exchanged("group: sums", device, ranks, sums));
+  told(exchanged("group: copies", device, ranks, copies));
+  told(exchanged("group: bytes of several sizes", device, ranks, ragged_bytes));
+  told(exchanged("group: messages", device, ranks, messages));
 }
 
 }  // namespace tandem::doctor

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
-#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/rng.h"
@@ -239,7 +237,7 @@ void check_activation(Checker& c) {
 // ---- attention
 
 // Each against the keys it sees, of all tokens or of every second run of five.
-void check_packed_attention_of(const AttentionShape& shape, Checker& c) {
+void check_packed_attention(const AttentionShape& shape, Checker& c) {
   const k::Trees trees = {{0, 1, {}}, {1, 17, {}}, {18, 23, {9, 1}}, {51, 200, {}}};
   constexpr int64_t kAll = 251;
   const k::AttentionKernels& attention = c.backend.attention;
@@ -272,7 +270,7 @@ void check_packed_attention_of(const AttentionShape& shape, Checker& c) {
 }
 
 // Two sequences, 70 and 20 tokens, in blocks that lie anywhere: first their prompts, one of them whole, then token by token.
-void check_paged_attention_of(const AttentionShape& shape, Checker& c) {
+void check_paged_attention(const AttentionShape& shape, Checker& c) {
   const k::AttentionKernels& attention = c.backend.attention;
   const int64_t block_tokens = std::lcm<int64_t>(16, attention.block_multiple), lengths[] = {70, 20};
   const int64_t blocks = (lengths[0] + block_tokens - 1) / block_tokens;
@@ -301,11 +299,9 @@ void check_paged_attention_of(const AttentionShape& shape, Checker& c) {
   c.expect("attention.paged", "the mixed values", at::cat({at::cat(first), at::cat(second)}), want);
 }
 
-void check_packed_attention(Checker& c) {
-  for (const AttentionShape& shape : c.size.heads) check_packed_attention_of(shape, c);
-}
-void check_paged_attention(Checker& c) {
-  for (const AttentionShape& shape : c.size.heads) check_paged_attention_of(shape, c);
+template <void (*check_of)(const AttentionShape&, Checker&)>
+void for_all_heads(Checker& c) {
+  for (const AttentionShape& shape : c.size.heads) check_of(shape, c);
 }
 
 // ---- logits
@@ -472,8 +468,8 @@ constexpr KernelGroup kGroups[] = {{"product", check_products},
                              {"row.add_rms_norm", check_norm},
                              {"row.rope", check_heads},
                              {"row.swiglu", check_activation},
-                             {"attention.packed", check_packed_attention},
-                             {"attention.paged", check_paged_attention},
+                             {"attention.packed", for_all_heads<check_packed_attention>},
+                             {"attention.paged", for_all_heads<check_paged_attention>},
                              {"logit", check_logits},
                              {"logit.draw", check_draws},
                              {"expert.route", check_router},

@@ -4,8 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 
-#include <functional>
-
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
@@ -20,14 +18,6 @@ namespace {
 int64_t elements_for(at::Device device) {
   const bool is_host = device.is_cpu() || device::backend_of(device).has_host_memory;
   return (is_host ? 64 << 20 : 288 << 20) / 4 + 1000;
-}
-
-Check judged(const std::string& name, const std::function<std::string()>& run) {
-  try {
-    return {name, true, run()};
-  } catch (const std::exception& e) {
-    return {name, false, said_by(e)};
-  }
 }
 
 at::Tensor numbers(int64_t n) { return at::arange(n, at::kInt).view(at::kFloat); }

@@ -113,29 +113,28 @@ Done run(const model::ModelConfig& config, const model::kernel::Kernels& kernels
   return done;
 }
 
-// The largest distance, or infinity where lengths differ.
-double distance(std::span<const float> a, std::span<const float> b) {
+// The largest error(a[i], b[i]), or infinity where lengths differ.
+template <class Number>
+double largest(const std::vector<Number>& a, const std::vector<Number>& b, double (*error)(double, double)) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double d = std::abs(static_cast<double>(a[i]) - b[i]);
+    const double d = error(a[i], b[i]);
     most = std::isfinite(d) ? std::max(most, d) : INFINITY;
   }
   return most;
 }
-double mean_distance(std::span<const float> a, std::span<const float> b) {
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  return largest(a, b, [](double x, double y) { return std::abs(x - y); });
+}
+double mean_distance(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size() || a.empty()) return INFINITY;
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += std::abs(static_cast<double>(a[i]) - b[i]);
   return sum / static_cast<double>(a.size());
 }
-double ratio_error(std::span<const double> a, std::span<const double> b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = std::abs(a[i] / b[i] - 1);
-    most = std::isfinite(d) ? std::max(most, d) : INFINITY;
-  }
-  return most;
+double ratio_error(const std::vector<double>& a, const std::vector<double>& b) {
+  return largest(a, b, [](double x, double y) { return std::abs(x / y - 1); });
 }
 
 Check within(const std::string& name, double error, double allowed) {

@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <vector>
 

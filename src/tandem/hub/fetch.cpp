@@ -4,17 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
-#include "tandem/base/strings.h"
 #include "tandem/reward/backend/process.h"
 #include "tandem/reward/backend/scripts.h"
 
@@ -27,18 +23,12 @@ constexpr size_t kMostReplyBytes = 1 << 16;
 
 const char* kind_word(Kind kind) { return kind == Kind::kModel ? "model" : kind == Kind::kTrainData ? "train" : "held_out"; }
 
-// The Python that scripts/setup installs packages for, or that of the machine.
-std::string python() {
-  std::string built{reward::build_python()};
-  std::error_code failed;
-  return std::filesystem::exists(built, failed) ? built : "python3";
-}
-
 reward::Launch launch_of(const Name& name, Kind kind, int reply) {
   TANDEM_CHECK(assets().size() == 1, "one script");
   reward::Launch launch;
   const char* host = name.host == Host::kHuggingFace ? "hf" : "modelscope";
-  launch.argv = {python(), "-c", std::string(assets().front().bytes), kind_word(kind), host, name.repository, name.path, name.revision};
+  const std::string script(assets().front().bytes);
+  launch.argv = {reward::package_python(""), "-c", script, kind_word(kind), host, name.repository, name.path, name.revision};
   launch.inherit_env = true;
   launch.fds = {-1, reply, STDERR_FILENO};
   return launch;

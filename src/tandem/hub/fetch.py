@@ -69,6 +69,11 @@ def is_commit(revision):
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None
 
 
+def type_of(kind):
+    """What a hub calls a repository of that kind."""
+    return "model" if kind == "model" else "dataset"
+
+
 def names_below(folder):
     return [os.path.relpath(os.path.join(at, name), folder).replace(os.sep, "/") for at, _, names in os.walk(folder) for name in names]
 
@@ -119,12 +124,9 @@ class HuggingFace:
                 raise Unreachable(f"{type(e).__name__}: {line}") from e
             raise
 
-    def kind_of(self, kind):
-        return "model" if kind == "model" else "dataset"
-
     def stored(self, kind, repository, revision):
         """The folder of the cache that a revision was fetched to; None without one. It may lack files."""
-        cache = os.path.join(self.cache, f"{self.kind_of(kind)}s--{repository.replace('/', '--')}")
+        cache = os.path.join(self.cache, f"{type_of(kind)}s--{repository.replace('/', '--')}")
         ref = os.path.join(cache, "refs", revision or "main")
         if not is_commit(revision) and os.path.exists(ref):
             with open(ref, encoding="utf-8") as text:
@@ -134,13 +136,13 @@ class HuggingFace:
 
     def listed(self, kind, repository, revision):
         """The commit that a revision means, and the names of its files."""
-        info = self.guarded(lambda: self.hub.HfApi().repo_info(repository, repo_type=self.kind_of(kind), revision=revision or None,
+        info = self.guarded(lambda: self.hub.HfApi().repo_info(repository, repo_type=type_of(kind), revision=revision or None,
                                                                timeout=WAIT_S))
         return info.sha, [file.rfilename for file in info.siblings or []]
 
     def fetch(self, kind, repository, revision, files, into):
         """The folder; in the cache its name is the commit."""
-        return self.guarded(lambda: self.hub.snapshot_download(repository, repo_type=self.kind_of(kind), revision=revision or None,
+        return self.guarded(lambda: self.hub.snapshot_download(repository, repo_type=type_of(kind), revision=revision or None,
                                                                allow_patterns=files, local_dir=into))
 
 
@@ -167,11 +169,8 @@ class ModelScope:
                 raise Unreachable(f"{type(e).__name__}: {line}") from e
             raise
 
-    def kind_of(self, kind):
-        return "model" if kind == "model" else "dataset"
-
     def folders(self, kind, repository):
-        return os.path.join(self.root, f"{self.kind_of(kind)}s--{repository.replace('/', '--')}", "snapshots")
+        return os.path.join(self.root, f"{type_of(kind)}s--{repository.replace('/', '--')}", "snapshots")
 
     def stored(self, kind, repository, revision):
         """The folder of a checksum; of the default branch the one that was fetched last."""
@@ -182,7 +181,7 @@ class ModelScope:
 
     def listed(self, kind, repository, revision):
         self.branch = "master" if is_commit(revision) else revision or "master"
-        files = self.guarded(lambda: self.api.list_repo_files(repository, self.kind_of(kind), revision=self.branch, recursive=True))
+        files = self.guarded(lambda: self.api.list_repo_files(repository, type_of(kind), revision=self.branch, recursive=True))
         files = sorted((file for file in files if file.type != "tree"), key=lambda file: file.path)
         text = "".join(f"{file.path} {file.size} {file.sha256 or file.blob_id}\n" for file in files)
         self.checksum = hashlib.sha256(text.encode()).hexdigest()[:40]
@@ -192,7 +191,7 @@ class ModelScope:
 
     def fetch(self, kind, repository, revision, files, into):
         folder = into or os.path.join(self.folders(kind, repository), self.checksum)
-        self.guarded(lambda: self.api.download_repo(repository, repo_type=self.kind_of(kind), revision=self.branch, local_dir=folder,
+        self.guarded(lambda: self.api.download_repo(repository, repo_type=type_of(kind), revision=self.branch, local_dir=folder,
                                                     allow_patterns=files))
         return folder
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::hub {
 namespace {
@@ -20,13 +21,8 @@ constexpr std::array<std::string_view, 3> kDataSuffixes = {".jsonl", ".json", ".
 constexpr size_t kCommitLetters = 40;
 
 std::vector<std::string> parts_of(const std::string& path) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find('/', begin), path.size());
-    parts.push_back(path.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
+  const auto parts = split(path, '/');
+  return {parts.begin(), parts.end()};
 }
 
 bool exists(const std::string& path) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/batch.h"
 
-#include <algorithm>
-
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/base/strings.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
@@ -54,12 +53,9 @@ std::string batch_json(std::span<const Answer> answers) {
 json column_of(const Answer& answer, const std::string& name) {
   json at = columns_of(answer);
   if (at.contains(name)) return at[name];
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
+  for (const std::string_view part : split(name, '.')) {
     if (!at.is_object() || !at.contains(part)) return nullptr;
-    at = json(std::move(at[part]));
-    begin = end + 1;
+    at = json(std::move(at[std::string(part)]));
   }
   return at;
 }

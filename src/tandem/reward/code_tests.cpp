@@ -49,22 +49,8 @@ ordered_json result_of(const ordered_json& output) {
 }
 
 CodeTest test_of(const ordered_json& input, const ordered_json& output, const std::string& function) {
-  CodeTest test;
-  test.function = function;
-  if (function.empty()) {
-    test.input = lines_of(input);
-    test.expected = lines_of(output);
-  } else {
-    test.arguments = arguments_of(input);
-    test.expected = result_of(output);
-  }
-  return test;
-}
-
-CodeTest assertion(const std::string& text) {
-  CodeTest test;
-  test.asserts = text;
-  return test;
+  if (function.empty()) return {.input = lines_of(input), .expected = lines_of(output)};
+  return {.function = function, .arguments = arguments_of(input), .expected = result_of(output)};
 }
 
 std::string function_of(const ordered_json& row) {
@@ -77,7 +63,7 @@ std::string function_of(const ordered_json& row) {
 
 void add_object(const ordered_json& gold, std::vector<CodeTest>& tests) {
   if (gold.contains("assert_case")) {
-    for (const ordered_json& text : gold["assert_case"]) tests.push_back(assertion(text.get<std::string>()));
+    for (const ordered_json& text : gold["assert_case"]) tests.push_back({.asserts = text.get<std::string>()});
     return;
   }
   if (!gold.contains("inputs") || !gold.contains("outputs")) refuse("is an object without `inputs` and `outputs`");
@@ -89,7 +75,7 @@ void add_object(const ordered_json& gold, std::vector<CodeTest>& tests) {
 
 void add_case(const ordered_json& one, std::vector<CodeTest>& tests) {
   if (one.is_string()) {
-    tests.push_back(assertion(one.get<std::string>()));
+    tests.push_back({.asserts = one.get<std::string>()});
   } else if (one.is_object() && one.contains("input") && one.contains("output")) {
     const bool calls = one.value("testtype", ordered_json()) == "functional";
     const std::string function = calls ? function_of(one) : "";
@@ -113,13 +99,7 @@ bool same_word(const std::string& given, const std::string& expected) {
 
 std::vector<std::string> lines_without_ends(std::string_view text) {
   std::vector<std::string> lines;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    const size_t last = line.find_last_not_of(" \t\r");
-    lines.emplace_back(last == std::string_view::npos ? "" : line.substr(0, last + 1));
-    begin = end + 1;
-  }
+  for (const std::string_view line : split(text, '\n')) lines.emplace_back(line.substr(0, line.find_last_not_of(" \t\r") + 1));
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;
 }
@@ -154,8 +134,8 @@ std::vector<CodeTest> code_tests(const std::string& gold) {
   try {
     if (parsed.is_object()) add_object(parsed, tests);
     else if (parsed.is_array()) for (const ordered_json& one : parsed) add_case(one, tests);
-    else if (parsed.is_string()) tests.push_back(assertion(parsed.get<std::string>()));
-    else if (parsed.is_discarded() && !trimmed(gold).empty()) tests.push_back(assertion(gold));
+    else if (parsed.is_string()) tests.push_back({.asserts = parsed.get<std::string>()});
+    else if (parsed.is_discarded() && !trimmed(gold).empty()) tests.push_back({.asserts = gold});
   } catch (const ordered_json::exception&) {
     refuse("is of another form: " + gold.substr(0, 60));
   }

@@ -2,7 +2,6 @@
 #pragma once
 // The tests of a programming problem, as data sets write them, and what a program's output must be to pass them.
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>

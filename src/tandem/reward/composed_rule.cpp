@@ -9,17 +9,22 @@
 #include "tandem/reward/graders.h"
 
 namespace tandem::reward {
-namespace {
 
-class LengthRule : public Rule {
- public:
-  explicit LengthRule(std::unique_ptr<Rule> math) : math_(std::move(math)) {}
+std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, BatchRule::Function function) {
+  const auto any = [&](bool (Rule::*says)() const) {
+    return std::ranges::any_of(parts, [&](const auto& part) { return (*part.*says)(); });
+  };
+  const RuleNeeds needs{any(&Rule::needs_gold), any(&Rule::reads_columns), any(&Rule::reads_gold)};
+  const auto abandon = [parts] {
+    for (const auto& part : parts) part->abandon();
+  };
+  return std::make_unique<BatchRule>(std::move(name), needs, std::move(function), abandon);
+}
 
-  const std::string& name() const override { return name_; }
-  void abandon() const noexcept override { math_->abandon(); }
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
-    std::vector<Score> scores = math_->score_batch(answers);
+std::unique_ptr<Rule> length_rule(std::unique_ptr<Rule> math) {
+  const std::shared_ptr<Rule> shared = std::move(math);
+  return composed_rule("length", {shared}, [shared](std::span<const Answer> answers) {
+    std::vector<Score> scores = shared->score_batch(answers);
     std::vector<bool> right;
     std::vector<int64_t> tokens;
     for (size_t i = 0; i < scores.size(); ++i) {
@@ -27,34 +32,30 @@ class LengthRule : public Rule {
       tokens.push_back(answers[i].response_tokens);
     }
     const std::vector<double> rewards = length_rewards(right, tokens);
-    for (size_t i = 0; i < scores.size(); ++i) scores[i] = {rewards[i], {{name_, rewards[i]}}, std::move(scores[i].extracted)};
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = {rewards[i], {{"length", rewards[i]}}, std::move(scores[i].extracted)};
     return scores;
+  });
+}
+
+std::unique_ptr<Rule> by_source(std::vector<SourceRule> rules, std::unique_ptr<Rule> others) {
+  std::map<std::string, std::shared_ptr<Rule>> of_source;
+  std::vector<std::shared_ptr<Rule>> all;
+  std::string names;
+  for (const SourceRule& one : rules) {
+    if (!of_source.emplace(one.source, one.rule).second)
+      throw UserError("reward.by_source", "the data set `" + one.source + "` stands there twice", "expected one rule for each");
+    all.push_back(one.rule);
   }
-
- private:
-  std::unique_ptr<Rule> math_;
-  std::string name_ = "length";
-};
-
-class BySource : public Rule {
- public:
-  BySource(std::vector<SourceRule> rules, std::unique_ptr<Rule> others) : others_(std::move(others)) {
-    for (SourceRule& one : rules)
-      if (!rules_.emplace(one.source, std::move(one.rule)).second)
-        throw UserError("reward.by_source", "the data set `" + one.source + "` stands there twice", "expected one rule for each");
-  }
-
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return any([](const Rule& rule) { return rule.needs_gold(); }); }
-  bool reads_gold() const override { return any([](const Rule& rule) { return rule.reads_gold(); }); }
-  bool reads_columns() const override { return any([](const Rule& rule) { return rule.reads_columns(); }); }
-  void abandon() const noexcept override {
-    for (const auto& [source, rule] : rules_) rule->abandon();
-    if (others_) others_->abandon();
-  }
-
-  Score score(const Answer& answer) const override { return rule_for(answer.data_source).score(answer); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+  for (const auto& [source, rule] : of_source) names += (names.empty() ? "" : ", ") + source;
+  const std::shared_ptr<Rule> rest = std::move(others);
+  if (rest) all.push_back(rest);
+  const auto rule_for = [of_source, rest, names](const std::string& source) -> const Rule& {
+    if (const auto found = of_source.find(source); found != of_source.end()) return *found->second;
+    if (rest) return *rest;
+    throw UserError("reward.by_source", "has no rule for the data set `" + source + "`",
+                    "it has some for " + names + "; data.source_column names the data sets, reward.rule serves the others");
+  };
+  return composed_rule("by_source", std::move(all), [rule_for](std::span<const Answer> answers) {
     std::vector<Score> scores;
     // The answers of a group are of one data set, and a rule may compare them.
     for (size_t begin = 0, end = 0; begin < answers.size(); begin = end) {
@@ -62,34 +63,7 @@ class BySource : public Rule {
       std::ranges::move(rule_for(answers[begin].data_source).score_batch(answers.subspan(begin, end - begin)), std::back_inserter(scores));
     }
     return scores;
-  }
-
- private:
-  template <class Condition>
-  bool any(const Condition& condition) const {
-    return (others_ && condition(*others_)) || std::ranges::any_of(rules_, [&](const auto& one) { return condition(*one.second); });
-  }
-
-  const Rule& rule_for(const std::string& source) const {
-    if (const auto found = rules_.find(source); found != rules_.end()) return *found->second;
-    if (others_) return *others_;
-    std::string names;
-    for (const auto& [name, rule] : rules_) names += (names.empty() ? "" : ", ") + name;
-    throw UserError("reward.by_source", "has no rule for the data set `" + source + "`",
-                    "it has some for " + names + "; data.source_column names the data sets, reward.rule serves the others");
-  }
-
-  std::map<std::string, std::shared_ptr<Rule>> rules_;
-  std::unique_ptr<Rule> others_;
-  std::string name_ = "by_source";
-};
-
-}  // namespace
-
-std::unique_ptr<Rule> length_rule(std::unique_ptr<Rule> math) { return std::make_unique<LengthRule>(std::move(math)); }
-
-std::unique_ptr<Rule> by_source(std::vector<SourceRule> rules, std::unique_ptr<Rule> others) {
-  return std::make_unique<BySource>(std::move(rules), std::move(others));
+  });
 }
 
 }  // namespace tandem::reward

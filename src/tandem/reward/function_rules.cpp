@@ -25,6 +25,8 @@ using Function = std::function<Score(const Answer&)>;
 Score verdict(bool right, std::string extracted) { return {right ? 1.0 : 0.0, {}, std::move(extracted)}; }
 Score plain(double score) { return {score, {}, ""}; }
 
+Score grade_exact(const Answer& a) { return verdict(trimmed(a.response) == trimmed(a.gold), trimmed(a.response)); }
+
 Score grade_number(const Answer& a) {
   const auto given = last_number(a.response), gold = last_number(a.gold);
   if (!gold) throw UserError("reward.rule number", "the right answer `" + a.gold + "` holds no number", "expected a number");
@@ -60,6 +62,13 @@ Score grade_deepscaler(const Answer& a) {
   return verdict(given && !gold.empty() && mathd_or_symbolic_equal(*given, gold), given.value_or(""));
 }
 
+Score grade_f1(const Answer& a) {
+  const F1 f1 = f1_score(a.response, a.gold);
+  return {f1.f1, {{"f1", f1.f1}, {"f1/precision", f1.precision}, {"f1/recall", f1.recall}}, ""};
+}
+
+Score grade_think_format(const Answer& a) { return verdict(has_think_format(a.response), ""); }
+
 // The texts of A, B, ...: given with the answer, or a column of its row.
 std::vector<std::string> choices_of(const Answer& a, const std::string& column) {
   if (!a.choices.empty() || a.columns.empty()) return a.choices;
@@ -80,7 +89,7 @@ ChoiceGold right_choice(const Answer& a, const std::vector<std::string>& choices
   return named.letter || !is_index ? named : choice_gold_at(gold[0] - '0', choices);
 }
 
-Function choice_rule(const ChoiceOptions& o) {
+Function choice_rule(const FunctionOptions& o) {
   return [column = o.choices_column](const Answer& a) {
     const std::vector<std::string> choices = choices_of(a, column);
     const auto letter = choice_letter(a.response, letters_of(choices));
@@ -88,7 +97,7 @@ Function choice_rule(const ChoiceOptions& o) {
   };
 }
 
-Function json_rule(const JsonOptions& o) {
+Function json_rule(const FunctionOptions& o) {
   if (o.schema.empty()) return [](const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); };
   return [schema = std::make_shared<JsonSchema>(o.schema)](const Answer& a) {  // shared: std::function must be copyable
     const nlohmann::json value = parse_or_discard<nlohmann::json>(trimmed(a.response));
@@ -96,29 +105,29 @@ Function json_rule(const JsonOptions& o) {
   };
 }
 
-Function regex_rule(const RegexOptions& o) {
+Function regex_rule(const FunctionOptions& o) {
   if (o.pattern.empty())
     return [](const Answer& a) { return verdict(text::Regex(a.gold, "the pattern in gold").found_in(a.response), ""); };
   auto pattern = std::make_shared<text::Regex>(o.pattern, "reward.pattern");  // shared: std::function must be copyable
   return [pattern](const Answer& a) { return verdict(pattern->found_in(a.response), ""); };
 }
 
-Function gsm8k_rule(const Gsm8kOptions& o) {
+Function gsm8k_rule(const FunctionOptions& o) {
   return [flexible = o.method == "flexible"](const Answer& a) {
     const auto given = gsm8k_answer(a.response, flexible);
     return verdict(given && *given == a.gold, given.value_or(""));
   };
 }
 
-Function dapo_rule(const DapoOptions& o) {
-  const DapoStyle style{o.strict_box, o.integer_gold, o.integer_gold};
+Function dapo_rule(const FunctionOptions& o, bool integer_gold) {
+  const DapoStyle style{o.strict_box, integer_gold, integer_gold};
   return [style](const Answer& a) {
     const DapoResult result = dapo_grade(a.response, a.gold, style);
     return Score{result.right ? 1.0 : -1.0, {}, result.answer.value_or("")};
   };
 }
 
-Function cosine_rule(const LengthOptions& o) {
+Function cosine_rule(const FunctionOptions& o) {
   const CosineRange range{o.cosine_min_wrong, o.cosine_max_wrong, o.cosine_min_right, o.cosine_max_right, o.full_tokens()};
   return [range](const Answer& a) {
     Score score = grade_math(a);
@@ -127,7 +136,13 @@ Function cosine_rule(const LengthOptions& o) {
   };
 }
 
-Function overlong_rule(const LengthOptions& o) {
+Function repetition_rule(const FunctionOptions& o) {
+  return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) {
+    return plain(repetition_penalty(words_as_items(a.response), n, p));
+  };
+}
+
+Function overlong_rule(const FunctionOptions& o) {
   if (o.overlong_cache > o.full_tokens())
     throw UserError("reward.overlong_cache", join_text("is ", o.overlong_cache, ", the longest answer has ", o.full_tokens(), " tokens"),
                     join_text("at most ", o.full_tokens(), ", or another reward.max_tokens"));
@@ -136,76 +151,47 @@ Function overlong_rule(const LengthOptions& o) {
   };
 }
 
+// A rule without options.
+template <Score (*grade)(const Answer&)>
+Function plainly(const FunctionOptions&) {
+  return grade;
+}
+
 struct Entry {
   const char* name;
-  std::function<Function(const FunctionOptions&)> make;
+  Function (*make)(const FunctionOptions&);
   bool needs_gold = true;
   bool reads_columns = false;
 };
+constexpr Entry kRules[] = {{"exact", plainly<grade_exact>},
+                            {"regex", regex_rule},
+                            {"number", plainly<grade_number>},
+                            {"json", json_rule, false},
+                            {"gsm8k", gsm8k_rule},
+                            {"math", plainly<grade_math>},
+                            {"graded_math", plainly<grade_graded_math>},
+                            {"hendrycks", plainly<grade_hendrycks>},
+                            {"dapo", [](const FunctionOptions& o) { return dapo_rule(o, o.integer_gold); }},
+                            {"dapo_slime", [](const FunctionOptions& o) { return dapo_rule(o, true); }},
+                            {"deepscaler", plainly<grade_deepscaler>},
+                            {"choice", choice_rule, true, true},
+                            {"f1", plainly<grade_f1>},
+                            {"think_format", plainly<grade_think_format>, false},
+                            {"cosine", cosine_rule},
+                            {"repetition", repetition_rule, false},
+                            {"overlong", overlong_rule, false}};
 
-const std::vector<Entry>& table() {
-  static const std::vector<Entry> entries = {
-      {"exact",
-       [](const FunctionOptions&) -> Function {
-         return [](const Answer& a) { return verdict(trimmed(a.response) == trimmed(a.gold), trimmed(a.response)); };
-       }},
-      {"regex", regex_rule},
-      {"number", [](const FunctionOptions&) -> Function { return grade_number; }},
-      {"json", json_rule, false},
-      {"gsm8k", gsm8k_rule},
-      {"math", [](const FunctionOptions&) -> Function { return grade_math; }},
-      {"graded_math", [](const FunctionOptions&) -> Function { return grade_graded_math; }},
-      {"hendrycks", [](const FunctionOptions&) -> Function { return grade_hendrycks; }},
-      {"dapo", dapo_rule},
-      {"dapo_slime",
-       [](const FunctionOptions& o) -> Function {
-         DapoOptions slime = o;
-         slime.integer_gold = true;
-         return dapo_rule(slime);
-       }},
-      {"deepscaler", [](const FunctionOptions&) -> Function { return grade_deepscaler; }},
-      {"choice", choice_rule, true, true},
-      {"f1",
-       [](const FunctionOptions&) -> Function {
-         return [](const Answer& a) {
-           const F1 f1 = f1_score(a.response, a.gold);
-           return Score{f1.f1, {{"f1", f1.f1}, {"f1/precision", f1.precision}, {"f1/recall", f1.recall}}, ""};
-         };
-       }},
-      {"think_format",
-       [](const FunctionOptions&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; },
-       false},
-      {"cosine", cosine_rule},
-      {"repetition",
-       [](const FunctionOptions& o) -> Function {
-         return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) {
-           return plain(repetition_penalty(words_as_items(a.response), n, p));
-         };
-       },
-       false},
-      {"overlong", overlong_rule, false}};
-  return entries;
-}
+}  // namespace
 
-void describe(OptionVisitor& field, Gsm8kOptions& o) {
+void describe(OptionVisitor& field, FunctionOptions& o) {
   field("method", o.method, "gsm8k: strict wants `#### N`, flexible takes the last number.", one_of({"strict", "flexible"}));
-}
-void describe(OptionVisitor& field, RegexOptions& o) {
   field("pattern", o.pattern, "regex: the pattern to find; empty takes the right answer as the pattern.");
-}
-void describe(OptionVisitor& field, ChoiceOptions& o) {
   field("choices_column", o.choices_column,
         "choice: column with the texts of A, B, ... of a row that has them; dots go into it. The right answer may then be a text or an "
         "index, too.");
-}
-void describe(OptionVisitor& field, JsonOptions& o) {
   field("schema", o.schema, "json: a JSON Schema the answer must keep, as a file or as text; empty: any JSON.");
-}
-void describe(OptionVisitor& field, DapoOptions& o) {
   field("strict_box", o.strict_box, "dapo: the answer must stand in a box.");
   field("integer_gold", o.integer_gold, "dapo: compare with the right answer as an integer.");
-}
-void describe(OptionVisitor& field, LengthOptions& o) {
   field("cosine_min_wrong", o.cosine_min_wrong, "cosine: score of a wrong answer of no length.");
   field("cosine_max_wrong", o.cosine_max_wrong, "cosine: score of a wrong answer of full length.");
   field("cosine_min_right", o.cosine_min_right, "cosine: score of a right answer of full length.");
@@ -214,32 +200,18 @@ void describe(OptionVisitor& field, LengthOptions& o) {
         "cosine, overlong: full length of an answer in tokens; 0: the longest response that is asked for, and 1000 in `tandem grade`.",
         at_least(0));
   field("overlong_cache", o.overlong_cache, "overlong: the penalty grows over this many tokens below the full length.", at_least(1));
-}
-void describe(OptionVisitor& field, RepetitionOptions& o) {
   field("repetition_ngram", o.repetition_ngram, "repetition: words in an n-gram.", at_least(1));
   field("repetition_penalty", o.repetition_penalty, "repetition: score when everything repeats.");
 }
 
-}  // namespace
-
-void describe(OptionVisitor& field, FunctionOptions& o) {
-  describe(field, static_cast<Gsm8kOptions&>(o));
-  describe(field, static_cast<RegexOptions&>(o));
-  describe(field, static_cast<ChoiceOptions&>(o));
-  describe(field, static_cast<JsonOptions&>(o));
-  describe(field, static_cast<DapoOptions&>(o));
-  describe(field, static_cast<LengthOptions&>(o));
-  describe(field, static_cast<RepetitionOptions&>(o));
-}
-
 std::vector<std::string> function_rule_names() {
   std::vector<std::string> names;
-  for (const Entry& entry : table()) names.emplace_back(entry.name);
+  for (const Entry& entry : kRules) names.emplace_back(entry.name);
   return names;
 }
 
 std::unique_ptr<Rule> function_rule(const std::string& name, const FunctionOptions& options) {
-  for (const Entry& entry : table()) {
+  for (const Entry& entry : kRules) {
     if (name != entry.name) continue;
     // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
     const auto on_characters = [function = entry.make(options)](const Answer& answer) {

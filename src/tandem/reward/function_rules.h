@@ -13,40 +13,25 @@ namespace tandem::reward {
 
 class Rule;
 
-struct Gsm8kOptions {
+struct FunctionOptions {
   std::string method = "strict";
-};
-struct RegexOptions {
   std::string pattern;
-};
-struct ChoiceOptions {
   std::string choices_column = "choices";
-};
-struct JsonOptions {
   std::string schema;
-};
-struct DapoOptions {
   bool strict_box = false;
   bool integer_gold = false;
-};
-/// Of `cosine` and `overlong`, which share the full length of an answer.
-struct LengthOptions {
   double cosine_min_wrong = -1.0;
   double cosine_max_wrong = -0.5;
   double cosine_min_right = 0.5;
   double cosine_max_right = 1.0;
   int64_t max_tokens = 0;  ///< as full_tokens() says
   int64_t overlong_cache = 200;
+  int64_t repetition_ngram = 3;
+  double repetition_penalty = -1.0;
 
   /// Of an answer of full length. A run knows its longest response; elsewhere it is TRL's 1000.
   int64_t full_tokens() const { return max_tokens > 0 ? max_tokens : 1000; }
 };
-struct RepetitionOptions {
-  int64_t repetition_ngram = 3;
-  double repetition_penalty = -1.0;
-};
-/// Of all of them; each rule is given its own part.
-struct FunctionOptions : Gsm8kOptions, RegexOptions, ChoiceOptions, JsonOptions, DapoOptions, LengthOptions, RepetitionOptions {};
 void describe(OptionVisitor& field, FunctionOptions& o);
 
 std::vector<std::string> function_rule_names();

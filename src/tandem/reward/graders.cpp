@@ -14,14 +14,13 @@
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_expr.h"
 #include "tandem/text/regex.h"
+#include "tandem/text/unicode.h"
 
 namespace tandem::reward {
 
-using text::Regex;
+using text::Regex, text::TrustedRegex;
 
 namespace {
-
-constexpr auto kTrusted = Regex::Effort::kTrusted;
 
 std::vector<std::string> find_all(const Regex& pattern, std::string_view text) {
   std::vector<std::string> found;
@@ -29,23 +28,11 @@ std::vector<std::string> find_all(const Regex& pattern, std::string_view text) {
   return found;
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream in(text);
   std::vector<std::string> words;
   for (std::string word; in >> word;) words.push_back(word);
   return words;
-}
-
-size_t count_of(std::string_view text, std::string_view part) {
-  size_t count = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++count;
-  return count;
 }
 
 }  // namespace
@@ -60,7 +47,7 @@ std::string_view last_characters(std::string_view text, size_t count) {
 }
 
 std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible) {
-  static const Regex kStrict(R"(#### (-?[0-9.,]+))", "gsm8k rule", kTrusted), kFlexible(R"(-?[0-9.,]+)", "gsm8k rule", kTrusted);
+  static const TrustedRegex kStrict(R"(#### (-?[0-9.,]+))"), kFlexible(R"(-?[0-9.,]+)");
   const std::vector<std::string> found = find_all(flexible ? kFlexible : kStrict, last_characters(response, 300));
   if (found.empty()) return std::nullopt;
   if (!flexible) return replaced(replaced(found.back(), ",", ""), "$", "");
@@ -71,9 +58,8 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
 std::optional<std::string> last_number(std::string_view written) {
   const std::string text = replaced(std::string(written), "\xE2\x88\x92", "-");
   // Digits of 0x10 and of 1_000 are no numerals of their own.
-  static const Regex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d))"
-                             R"((?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)",
-                             "number rule", kTrusted);
+  static const TrustedRegex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d))"
+                                    R"((?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)");
   std::string found;
   for (Regex::Scan scan(kNumber, text); scan.next();) {
     found = scan.text();
@@ -110,22 +96,11 @@ std::optional<double> decimal_value(std::string_view text) {
 
 namespace {
 
-std::string substitute(const Regex& pattern, const std::string& text, std::string_view before, std::string_view after, size_t group) {
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(pattern, text); scan.next();) {
-    out += text.substr(begin, scan.group().begin - begin);
-    out.append(before).append(scan.text(group)).append(after);
-    begin = scan.group().end;
-  }
-  return out + text.substr(begin);
-}
-
 bool is_all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
 // 18.0, +18 and 0018 as 18, of any length; what is no integer stays as it is.
 std::string integer_text(const std::string& text) {
-  static const Regex kInteger(R"(^([-+]?)0*+(\d++|(?<=0))(?:\.0*+)?$)", "dapo rule", kTrusted);
+  static const TrustedRegex kInteger(R"(^([-+]?)0*+(\d++|(?<=0))(?:\.0*+)?$)");
   Regex::Scan scan(kInteger, text);
   if (scan.next()) {
     const std::string digits = scan.text(2).empty() ? "0" : scan.text(2);
@@ -148,24 +123,19 @@ std::string dapo_normal(std::string s, bool drop_markers) {
       "childrentickets", "multiples",    "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
       "\\text{}",        "\\mathrm{th}", "^\\circ",   "^{\\circ}", "\\;",         ",\\!",       "{,}",        "\"",
       "\\dots"};
-  static const Regex kDollars(R"((.*?)(\$)(.*?)(\$)(.*))", "dapo rule", kTrusted),
-      kText(R"(\\text\{(.*?)\})", "dapo rule", kTrusted), kBold(R"(\\textbf\{(.*?)\})", "dapo rule", kTrusted),
-      kOverline(R"(\\overline\{(.*?)\})", "dapo rule", kTrusted), kBoxed(R"(\\boxed\{(.*)\})", "dapo rule", kTrusted),
-      kFrac(R"(frac([^{])(.))", "dapo rule", kTrusted), kSqrt(R"(sqrt([^{]))", "dapo rule", kTrusted);
+  static const TrustedRegex kDollars(R"((.*?)(\$)(.*?)(\$)(.*))"), kText(R"(\\text\{(.*?)\})"), kBold(R"(\\textbf\{(.*?)\})"),
+      kOverline(R"(\\overline\{(.*?)\})"), kBoxed(R"(\\boxed\{(.*)\})"), kFrac(R"(frac([^{])(.))"), kSqrt(R"(sqrt([^{]))");
   s = s.substr(s.rfind('=') + 1);
   for (const auto& pair : kPairs) s = replaced(s, pair[0], pair[1]);
   for (const char* gone : kGone) s = replaced(s, gone, "");
   if (drop_markers)
     for (const char* marker : {"<|im_end|>", "<|endoftext|>"}) s = replaced(s, marker, "");
-  s = substitute(kDollars, s, "$", "$", 3);
-  for (const Regex* wrapped : {&kText, &kBold, &kOverline, &kBoxed}) s = substitute(*wrapped, s, "", "", 1);
-  std::string braced;
-  size_t begin = 0;
-  for (Regex::Scan scan(kFrac, s); scan.next();) {
-    braced += s.substr(begin, scan.group().begin - begin) + "frac{" + scan.text(1) + "}{" + scan.text(2) + "}";
-    begin = scan.group().end;
-  }
-  s = replaced(substitute(kSqrt, braced + s.substr(begin), "sqrt{", "}", 1), "$", "");
+  using Match = Regex::Scan;
+  s = kDollars.replaced_in(s, [](const Match& match) { return "$" + match.text(3) + "$"; });
+  for (const Regex* wrapped : {&kText, &kBold, &kOverline, &kBoxed})
+    s = wrapped->replaced_in(s, [](const Match& match) { return match.text(1); });
+  s = kFrac.replaced_in(s, [](const Match& match) { return "frac{" + match.text(1) + "}{" + match.text(2) + "}"; });
+  s = replaced(kSqrt.replaced_in(s, [](const Match& match) { return "sqrt{" + match.text(1) + "}"; }), "$", "");
   if (const std::string joined = replaced(s, ",", ""); is_all_digits(joined)) s = joined;
   return trimmed(s);
 }
@@ -176,7 +146,7 @@ std::optional<std::string> dapo_last_boxed(std::string_view text) {
 }
 
 DapoResult dapo_minerva(std::string_view response, std::string_view gold, const DapoStyle& style, const std::string& pattern) {
-  static const Regex kAnswer(R"((?i)Answer\s*+:\s*([^\n]+))", "dapo rule", kTrusted);
+  static const TrustedRegex kAnswer(R"((?i)Answer\s*+:\s*([^\n]+))");
   const std::vector<std::string> found = pattern.empty() ? find_all(kAnswer, response) : find_all(Regex(pattern, "dapo rule"), response);
   const std::string answer = dapo_normal(found.empty() ? "[INVALID]" : found.back(), style.drop_markers);
   const std::string right = dapo_normal(std::string(gold), style.drop_markers);
@@ -228,21 +198,20 @@ std::string_view just_before(std::string_view text, size_t at) {
 
 // The article and the pronoun of "A man" and "I think", but for "A is right".
 bool begins_phrase(std::string_view text, const NamedLetter& named) {
-  static const Regex kSmallWord(R"(^\s+(?!(?:is|was|are|were|because|since|or|and|but|seems?|must|fails?|holds?|works?|would|can|)"
-                                R"(cannot|both)\b)[a-z])", "choice rule", kTrusted);
+  static const TrustedRegex kSmallWord(R"(^\s+(?!(?:is|was|are|were|because|since|or|and|but|seems?|must|fails?|holds?|works?|would|can|)"
+                                       R"(cannot|both)\b)[a-z])");
   return (named.letter == 'A' || named.letter == 'I') && kSmallWord.found_in(just_behind(text, named.end));
 }
 
 // No choice: a letter that begins a phrase, or is ruled out.
 bool is_no_choice(std::string_view text, const NamedLetter& named) {
   // "D cannot be determined" may be the text of D: verbs without an object of their own count alone.
-  static const Regex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:(?:(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)|)"
-                               R"((?:isn't|wasn't|(?:cannot|can't|could\s++not)\s++be)\s++(?:right|correct|true|the\s++answer)|)"
-                               R"((?:does\s++not|doesn't|cannot|can't)\s++(?:work|hold|fit|match|follow))\b|)"
-                               R"((?:fails|failed)\s*+(?:[.,;!]|$)))",
-                               "choice rule", kTrusted),
-      kNot(R"((?i)(?:\bnot|n't|\bnever|\bneither|\bnor)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)", "choice rule", kTrusted),
-      kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))", "choice rule", kTrusted);
+  static const TrustedRegex kRuledOut(R"(^[)\]*_}$"']*+\s++(?:(?:(?:is|was)\s++(?:wrong|incorrect|false|not|out|ruled|impossible)|)"
+                                      R"((?:isn't|wasn't|(?:cannot|can't|could\s++not)\s++be)\s++(?:right|correct|true|the\s++answer)|)"
+                                      R"((?:does\s++not|doesn't|cannot|can't)\s++(?:work|hold|fit|match|follow))\b|)"
+                                      R"((?:fails|failed)\s*+(?:[.,;!]|$)))"),
+      kNot(R"((?i)(?:\bnot|n't|\bnever|\bneither|\bnor)\s+(?:option\s+|choice\s+)?[(*_"'\[{$]*$)"),
+      kEnd(R"(^(?:[)\].:,;*_}$"'!]|\s*$))");
   const std::string_view behind = just_behind(text, named.end), before = just_before(text, named.begin);
   const bool is_small = std::islower(static_cast<unsigned char>(text[named.begin]));
   return (is_small && !kEnd.found_in(behind)) || begins_phrase(text, named) || kRuledOut.found_in(behind) || kNot.found_in(before);
@@ -255,10 +224,9 @@ struct Joined {
   bool begins_clause;   // "B, and C is wrong"
 };
 std::optional<Joined> joined_to(std::string_view text, const NamedLetter& named, std::string_view letters) {
-  static const Regex kNext(R"(^[)\]*_}$"'.]*+\s*+(,?\s*(?:or|and)\b|/|&|,)\s*+(?:(?:option|choice)\s++|\$?\\boxed\s*+)?)"
-                           R"([(\[*_{$"']*+([A-Z])(?![\w']))", "choice rule", kTrusted),
-      kVerb(R"(^[)\]*_}$"']*+\s+(?:is|was|isn't|wasn't|has|does|doesn't|fails|cannot|can't|would|will|seems|looks|gives|contradicts)\b)",
-            "choice rule", kTrusted);
+  static const TrustedRegex kNext(R"(^[)\]*_}$"'.]*+\s*+(,?\s*(?:or|and)\b|/|&|,)\s*+(?:(?:option|choice)\s++|\$?\\boxed\s*+)?)"
+                                  R"([(\[*_{$"']*+([A-Z])(?![\w']))"),
+      kVerb(R"(^[)\]*_}$"']*+\s+(?:is|was|isn't|wasn't|has|does|doesn't|fails|cannot|can't|would|will|seems|looks|gives|contradicts)\b)");
   Regex::Scan scan(kNext, just_behind(text, named.end));
   if (!scan.next()) return std::nullopt;
   const NamedLetter next{scan.text(2)[0], named.end + scan.group(2).begin, named.end + scan.group(2).end};
@@ -294,22 +262,22 @@ Place list_in(std::string_view text, const std::vector<NamedLetter>& marked, std
 
 std::optional<char> choice_letter(std::string_view response, std::string_view letters) {
   static const std::string kLetterText = kLetter;
-  static const Regex kAnnounced(R"((?i)(?:(?:answer|option|choice|response)\s*+(?:(?:is|was|:|=|(?:should|must|would)\s+be)\s*+)++)"
-                                R"(|\banswer\b)"
-                                R"(|\b(?:wait|actually|no)\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*[.!]|[(*_]*[A-Z][)*_]*\s*$))"
-                                R"(|\bno\s+wait\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*(?:[.!]|$)))"
-                                R"(|\bit\s+(?:is|must\s+be|should\s+be)\b|\bit's\b|\b(?:choose|pick|select|choosing)\b))" +
-                                    std::string(R"((?:\s*+(?:option|choice|letter|answer|indeed|clearly|:))*+)") + kLetterText,
-                                "choice rule", kTrusted),
+  static const TrustedRegex kAnnounced(R"((?i)(?:(?:answer|option|choice|response)\s*+)"
+                                       R"((?:(?:is|was|:|=|(?:should|must|would)\s+be)\s*+)++)"
+                                       R"(|\banswer\b)"
+                                       R"(|\b(?:wait|actually|no)\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*[.!]|[(*_]*[A-Z][)*_]*\s*$))"
+                                       R"(|\bno\s+wait\s*+,\s*+(?=[(*_]*[A-Z][)*_]*\s*(?:[.!]|$)))"
+                                       R"(|\bit\s+(?:is|must\s+be|should\s+be)\b|\bit's\b|\b(?:choose|pick|select|choosing)\b))" +
+                                           std::string(R"((?:\s*+(?:option|choice|letter|answer|indeed|clearly|:))*+)") + kLetterText),
       kConfirmed(R"((?<![\w'])([A-Z])[)\]*_}$"']*+\s*+(?:is|must\s++be|has\s++to\s++be)\s++(?:the\s++)?)"
-                 R"((?:correct|right|best|answer)\b)", "choice rule", kTrusted),
-      kOption(R"((?i)\b(?:option|choice)\b)" + kLetterText, "choice rule", kTrusted),
-      kBoxed(R"(\\boxed\s*\{)" + kLetterText, "choice rule", kTrusted),
-      kFirst(R"(^[\s*_"'(\[]*+([A-Z])(?=[)\].:,*_]|\s*$))", "choice rule", kTrusted),
-      kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))", "choice rule", kTrusted), kMarked(R"((?<!\w)([A-Z])\))", "choice rule", kTrusted),
-      kListed(R"((?<![\w'])([A-Z])(?=[*_]*[).:\]]))", "choice rule", kTrusted);
+                 R"((?:correct|right|best|answer)\b)"),
+      kOption(R"((?i)\b(?:option|choice)\b)" + kLetterText),
+      kBoxed(R"(\\boxed\s*\{)" + kLetterText),
+      kFirst(R"(^[\s*_"'(\[]*+([A-Z])(?=[)\].:,*_]|\s*$))"),
+      kAlone(R"((?<![\w'])([A-Z])(?![\w'\x{2019}]))"), kMarked(R"((?<!\w)([A-Z])\))"),
+      kListed(R"((?<![\w'])([A-Z])(?=[*_]*[).:\]]))");
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
-  static const Regex kOnly(R"(^[\s*_"'`(\[]*+([A-Za-z])[\s*_"'`)\].:!]*+$)", "choice rule", kTrusted);
+  static const TrustedRegex kOnly(R"(^[\s*_"'`(\[]*+([A-Za-z])[\s*_"'`)\].:!]*+$)");
   if (const auto only = letters_by(kOnly, response, letters); !only.empty()) return only.front().letter;  // `b)`
   const auto named_by = [&](const Regex& pattern) {
     std::vector<NamedLetter> found = letters_by(pattern, response, letters);
@@ -383,7 +351,7 @@ std::string_view letters_of(const std::vector<std::string>& choices) {
 
 // A text without what may stand around it.
 static std::string written_alone(std::string_view text) {
-  std::string out = replaced(replaced(lower(text), "\\text", ""), "\\boxed", "");
+  std::string out = replaced(replaced(lower_ascii(text), "\\text", ""), "\\boxed", "");
   constexpr std::string_view kAround = "${}*_\"'`";
   std::erase_if(out, [&](char c) { return std::isspace(static_cast<unsigned char>(c)) || kAround.find(c) != std::string_view::npos; });
   while (out.ends_with('.')) out.pop_back();
@@ -393,7 +361,7 @@ static std::string written_alone(std::string_view text) {
 double choice_score(std::string_view response, const ChoiceGold& gold, const std::vector<std::string>& choices) {
   if (const auto letter = choice_letter(response, letters_of(choices))) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
   // Of a text that names a choice: its box, or what it announces; else all of it.
-  static const Regex kSaid(R"((?i)\banswer\s*+(?:is\b|:)\s*+([^.\n]*+))", "choice rule", kTrusted);
+  static const TrustedRegex kSaid(R"((?i)\banswer\s*+(?:is\b|:)\s*+([^.\n]*+))");
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
   std::string part;
   for (Regex::Scan scan(kSaid, response); scan.next();) part = scan.text(1);
@@ -428,16 +396,12 @@ double choice_score(std::string_view response, const ChoiceGold& gold, const std
 }
 
 std::string f1_normal(std::string_view text) {
-  static const Regex kArticles(R"(\b(?:a|an|the)\b)", "f1 rule", kTrusted);
-  std::string plain = lower(text);
+  static const TrustedRegex kArticles(R"(\b(?:a|an|the)\b)");
+  std::string plain = lower_ascii(text);
   std::erase_if(plain, [](unsigned char c) { return c < 128 && std::ispunct(c); });
-  std::string out, without;
-  size_t begin = 0;
-  for (Regex::Scan scan(kArticles, plain); scan.next();) {
-    without += plain.substr(begin, scan.group().begin - begin) + " ";
-    begin = scan.group().end;
-  }
-  for (const std::string& word : words_of(without + plain.substr(begin))) out += (out.empty() ? "" : " ") + word;
+  std::string out;
+  for (const std::string& word : words_of(kArticles.replaced_in(plain, [](const Regex::Scan&) { return " "; })))
+    out += (out.empty() ? "" : " ") + word;
   return out;
 }
 
@@ -518,7 +482,7 @@ double tag_score(std::string_view response) {
   size_t after = 0;
   for (std::string_view tag : {"<think>", "</think>", "<answer>", "</answer>"}) {
     const size_t at = response.find(tag);
-    if (count_of(response, tag) != 1 || at < after) continue;
+    if (at == std::string_view::npos || at != response.rfind(tag) || at < after) continue;  // once, and in this order
     score += 0.05;
     after = at + tag.size();
   }
@@ -531,22 +495,16 @@ double tag_score(std::string_view response) {
     outside_text.remove_prefix(end + close.size());
   }
   outside += outside_text;
-  const auto characters = std::count_if(outside.begin(), outside.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-  return std::max(0.0, score - std::min(0.1, 0.001 * static_cast<double>(characters)));
+  return std::max(0.0, score - std::min(0.1, 0.001 * static_cast<double>(text::num_characters(outside))));
 }
 
 bool shows_steps(std::string_view response) {
-  static const Regex kNumbered(R"((?im)(?:^|\s)(?:step\s+)?\d{1,2}[.):]\s)", "graded_math rule", kTrusted);
+  static const TrustedRegex kNumbered(R"((?im)(?:^|\s)(?:step\s+)?\d{1,2}[.):]\s)");
   const size_t open = response.find("<think>"), close = response.find("</think>");
   if (open != std::string_view::npos && close != std::string_view::npos && open < close)
     response = response.substr(open + 7, close - open - 7);
-  int lines = 0;
-  for (size_t begin = 0; begin <= response.size();) {
-    const size_t end = std::min(response.find('\n', begin), response.size());
-    if (!trimmed(response.substr(begin, end - begin)).empty()) ++lines;
-    begin = end + 1;
-  }
-  return lines >= 3 || find_all(kNumbered, response).size() >= 3;
+  const auto is_blank = [](std::string_view line) { return trimmed(line).empty(); };
+  return std::ranges::count(split(response, '\n'), false, is_blank) >= 3 || find_all(kNumbered, response).size() >= 3;
 }
 
 }  // namespace tandem::reward

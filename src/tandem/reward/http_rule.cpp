@@ -67,31 +67,23 @@ json scores_in(const json& reply, size_t count, const std::string& where) {
   return scores;
 }
 
-class HttpRule : public Rule {
+// Asked by any number of threads at once.
+class Server {
  public:
-  HttpRule(const HttpOptions& o, double timeout_s)
-      : address_(address_of(o.url)), url_(o.url), timeout_s_(timeout_s), retries_(o.http_retries),
-        poster_(address_.server, "reward.url " + o.url) {}
+  Server(const HttpOptions& o, double timeout_s)
+      : where("reward.url " + o.url), address_(address_of(o.url)), timeout_s_(timeout_s), retries_(o.http_retries),
+        poster_(address_.server, where) {}
 
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return false; }  // what it needs is its own affair
-  bool reads_gold() const override { return true; }
-  bool reads_columns() const override { return true; }
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
-    if (answers.empty()) return {};
-    return scores_of_reply(post(batch_json(answers)), answers.size(), "reward.url " + url_);
-  }
+  const std::string where;
 
-  void abandon() const noexcept override {
+  void abandon() {
     std::lock_guard lock(mutex_);
     ++num_abandoned_;
     woken_.notify_all();
     poster_.give_up();
   }
 
- private:
-  std::string post(const std::string& body) const {
+  std::string post(const std::string& body) {
     std::unique_lock lock(mutex_);
     const int64_t abandoned = num_abandoned_;
     double pause_s = kFirstPauseS;
@@ -101,7 +93,6 @@ class HttpRule : public Rule {
       const std::optional<std::string> reply = try_once(body, problem);
       if (reply) return *reply;
       lock.lock();
-      const std::string where = "reward.url " + url_;
       if (num_abandoned_ != abandoned) throw UserError(where, "the batch was given up", "the run is ending");
       if (attempt == retries_) throw PeerError(where + ": " + problem + ", " + std::to_string(attempt + 1) + " times");
       log::warning(where, ": ", problem, "; asked again in ", pause_s, " s");
@@ -111,8 +102,9 @@ class HttpRule : public Rule {
     }
   }
 
+ private:
   // The body of a right reply; nullopt, with the problem, where another attempt may help.
-  std::optional<std::string> try_once(const std::string& body, std::string& problem) const {
+  std::optional<std::string> try_once(const std::string& body, std::string& problem) {
     HttpReply reply = poster_.post(address_.path, body, timeout_s_);
     if (reply.status == 200) {
       has_answered_ = true;
@@ -120,23 +112,21 @@ class HttpRule : public Rule {
     }
     // A server that speaks no TLS never will; one that did may stand behind a proxy that answers in its place for a moment.
     const bool may_pass = reply.is_plain && has_answered_;
-    if (!reply.remedy.empty() && !may_pass) throw UserError("reward.url " + url_, reply.problem, reply.remedy);
+    if (!reply.remedy.empty() && !may_pass) throw UserError(where, reply.problem, reply.remedy);
     problem = reply.status == 0 ? "no answer (" + reply.problem + ")" : "status " + std::to_string(reply.status);
     if (reply.status != 0 && reply.status < 500 && reply.status != 408 && reply.status != 429)
-      throw UserError("reward.url " + url_, problem + ": " + reply.body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");
+      throw UserError(where, problem + ": " + reply.body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");
     return std::nullopt;
   }
 
   Address address_;
-  std::string url_;
   double timeout_s_;
   int64_t retries_;
-  std::string name_ = kName;
-  mutable HttpPoster poster_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable woken_;
-  mutable int64_t num_abandoned_ = 0;
-  mutable std::atomic<bool> has_answered_ = false;
+  HttpPoster poster_;
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  int64_t num_abandoned_ = 0;
+  std::atomic<bool> has_answered_ = false;
 };
 
 }  // namespace
@@ -153,7 +143,13 @@ void describe(OptionVisitor& field, HttpOptions& o) {
 }
 
 std::unique_ptr<Rule> http_rule(const HttpOptions& options, double timeout_s) {
-  return std::make_unique<HttpRule>(options, timeout_s);
+  const auto server = std::make_shared<Server>(options, timeout_s);
+  const auto score = [server](std::span<const Answer> answers) -> std::vector<Score> {
+    if (answers.empty()) return {};
+    return scores_of_reply(server->post(batch_json(answers)), answers.size(), server->where);
+  };
+  const RuleNeeds needs{false, true, true};  // what it needs is its own affair
+  return std::make_unique<BatchRule>(kName, needs, score, [server] { server->abandon(); });
 }
 
 }  // namespace tandem::reward

@@ -13,6 +13,7 @@
 #include "tandem/base/options.h"
 #include "tandem/base/json_file.h"
 #include "tandem/text/regex.h"
+#include "tandem/text/unicode.h"
 
 namespace tandem::reward {
 
@@ -23,14 +24,6 @@ namespace {
 constexpr int64_t kMostSchemaBytes = int64_t{1} << 24;
 
 constexpr const char* kWhere = "reward.schema";
-
-const std::vector<std::string>& keywords() {
-  static const std::vector<std::string> all = {
-      "type",      "enum",      "const",   "properties", "required", "additionalProperties", "items",
-      "minItems",  "maxItems",  "minLength", "maxLength", "pattern",  "minimum",              "maximum",
-      "title",     "description", "default", "examples", "$schema",  "$id",                  "$comment"};
-  return all;
-}
 
 bool has_type(const json& value, const std::string& type) {
   if (type == "object") return value.is_object();
@@ -43,10 +36,6 @@ bool has_type(const json& value, const std::string& type) {
   throw UserError(kWhere, "there is no type `" + type + "`", "object, array, string, number, integer, boolean or null");
 }
 
-int64_t num_characters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
-
 }  // namespace
 
 struct JsonSchema::Node {
@@ -56,9 +45,13 @@ struct JsonSchema::Node {
       return;
     }
     if (!schema.is_object()) throw UserError(kWhere, schema.dump().substr(0, 60) + " is no schema", "expected an object");
+    static const std::vector<std::string> kKeywords = {
+          "type",      "enum",      "const",   "properties", "required", "additionalProperties", "items",
+          "minItems",  "maxItems",  "minLength", "maxLength", "pattern",  "minimum",              "maximum",
+          "title",     "description", "default", "examples", "$schema",  "$id",                  "$comment"};
     for (const auto& [name, value] : schema.items())
-      if (std::find(keywords().begin(), keywords().end(), name) == keywords().end())
-        throw UserError(kWhere, "the keyword `" + name + "` is not known", "the nearest is `" + nearest_name(name, keywords()) + "`");
+      if (std::ranges::find(kKeywords, name) == kKeywords.end())
+        throw UserError(kWhere, "the keyword `" + name + "` is not known", "the nearest is `" + nearest_name(name, kKeywords) + "`");
     rules = schema;
     if (rules.contains("type")) has_any_type(json());  // names the wrong ones now
     if (rules.contains("pattern")) pattern.emplace(rules["pattern"].get<std::string>(), kWhere);
@@ -102,7 +95,7 @@ struct JsonSchema::Node {
     if (value.is_number() && !within(value.get<double>(), "minimum", "maximum")) return false;
     if (value.is_string()) {
       const std::string& text = value.get_ref<const std::string&>();
-      return within(static_cast<double>(num_characters(text)), "minLength", "maxLength") && (!pattern || pattern->found_in(text));
+      return within(static_cast<double>(text::num_characters(text)), "minLength", "maxLength") && (!pattern || pattern->found_in(text));
     }
     if (value.is_array())
       return within(static_cast<double>(value.size()), "minItems", "maxItems") &&

@@ -6,6 +6,7 @@
 #include "tandem/base/error.h"
 #include "tandem/reward/backend/scripts.h"
 #include "tandem/reward/batch.h"
+#include "tandem/reward/composed_rule.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/backend/python_workers.h"
 #include "tandem/reward/rule.h"
@@ -13,67 +14,26 @@
 namespace tandem::reward {
 namespace {
 
-class PythonRule : public Rule {
- public:
-  PythonRule(std::string name, PythonFunction function, WorkerOptions options)
-      : name_(std::move(name)), workers_(std::make_unique<PythonWorkers>(std::move(function), std::move(options))) {}
+WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, const std::string& python) {
+  return {.executable = python,
+          .num_workers = batch.workers,
+          .timeout_s = batch.timeout_s,
+          .retries = o.python_retries,
+          .memory_bytes = o.python_memory_mib << 20,
+          .notices = batch.notices};
+}
 
-  const std::string& name() const override { return name_; }
-  void abandon() const noexcept override { workers_->abandon(); }
-  bool needs_gold() const override { return name_ == "math_verify"; }  // what a user's function needs is its own affair
-  bool reads_gold() const override { return true; }
-  bool reads_columns() const override { return !needs_gold(); }
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+std::unique_ptr<Rule> worker_rule(const std::string& name, RuleNeeds needs, PythonFunction function, WorkerOptions options) {
+  const auto workers = std::make_shared<PythonWorkers>(std::move(function), std::move(options));
+  const auto score = [name, workers](std::span<const Answer> answers) -> std::vector<Score> {
     if (answers.empty()) return {};
-    const nlohmann::json reply = workers_->call(batch_json(answers));
+    const nlohmann::json reply = workers->call(batch_json(answers));
     const auto scores = reply.find("scores");
     // A function may write to the worker's channel, and then it is the function's reply.
-    if (scores == reply.end() || !scores->is_array()) throw UserError(name_, "gave no scores", "expected a score per answer");
-    return scores_of(*scores, answers.size(), name_);
-  }
-
- private:
-  std::string name_;
-  std::unique_ptr<PythonWorkers> workers_;
-};
-
-class MathWithFallback : public Rule {
- public:
-  MathWithFallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) : math_(std::move(math)), verify_(std::move(verify)) {}
-
-  const std::string& name() const override { return math_->name(); }
-  void abandon() const noexcept override { verify_->abandon(); }
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
-    std::vector<Score> scores = math_->score_batch(answers);
-    std::vector<Answer> open;
-    std::vector<size_t> places;
-    for (size_t i = 0; i < scores.size(); ++i) {
-      if (scores[i].score > 0 || can_compare(scores[i].extracted, answers[i].gold)) continue;
-      open.push_back(answers[i]);
-      places.push_back(i);
-    }
-    if (open.empty()) return scores;
-    std::vector<Score> verified = verify_->score_batch(open);
-    for (size_t i = 0; i < places.size(); ++i)
-      scores[places[i]] = {verified[i].score, {{name(), verified[i].score}}, std::move(verified[i].extracted)};
-    return scores;
-  }
-
- private:
-  std::unique_ptr<Rule> math_, verify_;
-};
-
-WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, const std::string& python) {
-  WorkerOptions options;
-  options.executable = python;
-  options.num_workers = batch.workers;
-  options.notices = batch.notices;
-  options.timeout_s = batch.timeout_s;
-  options.retries = o.python_retries;
-  options.memory_bytes = o.python_memory_mib << 20;
-  return options;
+    if (scores == reply.end() || !scores->is_array()) throw UserError(name, "gave no scores", "expected a score per answer");
+    return scores_of(*scores, answers.size(), name);
+  };
+  return std::make_unique<BatchRule>(name, needs, score, [workers] { workers->abandon(); });
 }
 
 }  // namespace
@@ -102,19 +62,33 @@ std::unique_ptr<Rule> python_rule(const PythonOptions& o, const BatchOptions& ba
   if (!std::filesystem::is_regular_file(function.file))
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
-  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, batch, python_for(o.python_executable)));
+  const RuleNeeds needs{false, true, true};  // what a user's function needs is its own affair
+  return worker_rule(name, needs, std::move(function), worker_options(o, batch, python_for(o.python_executable)));
 }
 
 std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) {
-  return std::make_unique<MathWithFallback>(std::move(math), std::move(verify));
+  const std::shared_ptr<Rule> first = std::move(math), second = std::move(verify);
+  return composed_rule(first->name(), {first, second}, [first, second](std::span<const Answer> answers) {
+    std::vector<Score> scores = first->score_batch(answers);
+    std::vector<Answer> open;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      if (scores[i].score > 0 || can_compare(scores[i].extracted, answers[i].gold)) continue;
+      open.push_back(answers[i]);
+      places.push_back(i);
+    }
+    if (open.empty()) return scores;
+    std::vector<Score> verified = second->score_batch(open);
+    for (size_t i = 0; i < places.size(); ++i)
+      scores[places[i]] = {verified[i].score, {{first->name(), verified[i].score}}, std::move(verified[i].extracted)};
+    return scores;
+  });
 }
 
 std::unique_ptr<Rule> math_verify_rule(const PythonOptions& o, const BatchOptions& batch) {
-  // scripts/setup installs the package beside the build's own Python, where that is still there.
-  const std::string ours(build_python());
-  const std::string python = !o.python_executable.empty() ? o.python_executable : std::filesystem::exists(ours) ? ours : "python3";
+  const std::string python = package_python(o.python_executable);
   PythonFunction function{"rule math_verify (" + python + ")", "", std::string(script("math_verify.py")), "score"};
-  return std::make_unique<PythonRule>("math_verify", std::move(function), worker_options(o, batch, python));
+  return worker_rule("math_verify", {}, std::move(function), worker_options(o, batch, python));
 }
 
 }  // namespace tandem::reward

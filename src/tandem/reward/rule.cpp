@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -78,67 +79,19 @@ std::vector<std::string> specs_of(const Options& o) {
   return specs;
 }
 
-class WeightedSum : public Rule {
- public:
-  struct Part {
-    std::unique_ptr<Rule> rule;
-    double weight;
-  };
-  explicit WeightedSum(std::vector<Part> parts) : parts_(std::move(parts)) {}
-  const std::string& name() const override { return name_; }
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
-    std::vector<Score> sums(answers.size());
-    for (const Part& part : parts_) {
-      std::vector<Score> ones = part.rule->score_batch(answers);
-      for (size_t i = 0; i < sums.size(); ++i) add(sums[i], std::move(ones[i]), part.weight);
-    }
-    return sums;
-  }
-  bool needs_gold() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->needs_gold(); });
-  }
-  bool reads_gold() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->reads_gold(); });
-  }
-  bool reads_columns() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->reads_columns(); });
-  }
-  void abandon() const noexcept override {
-    for (const Part& part : parts_) part.rule->abandon();
-  }
-
- private:
-  static void add(Score& sum, Score&& one, double weight) {
-    sum.score += weight * one.score;
-    sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
-    if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
-  }
-
-  std::vector<Part> parts_;
-  std::string name_ = "rules";
-};
-
 // Stands for the rewards that an environment gives.
-class EpisodeRule : public Rule {
- public:
-  Score score(const Answer& answer) const override {
-    if (answer.truncated) return {0, {{name_, 0.0}}, ""};  // it found no room, and the environment had given none by then
+std::unique_ptr<Rule> episode_rule(const Options&) {
+  const auto score = [](const Answer& answer) -> Score {
+    if (answer.truncated) return {};  // it found no room, and the environment had given none by then
     throw UserError("the environment", "gave no reward for an episode",
                     "a reward with one of its turns, or a reward.rule that scores the text");
-  }
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return false; }
-  bool reads_gold() const override { return true; }
-  bool reads_columns() const override { return true; }
-
- private:
-  std::string name_ = "episode";
-};
+  };
+  return std::make_unique<FunctionRule>("episode", score, RuleNeeds{false, true, true});
+}
 
 // Rules that are more than a function of one answer, made once per reward.
 using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
-constexpr Worker kWorkers[] = {{"episode", [](const Options&) -> std::unique_ptr<Rule> { return std::make_unique<EpisodeRule>(); }},
+constexpr Worker kWorkers[] = {{"episode", episode_rule},
                                {"length", [](const Options& o) { return length_rule(make_rule("math", o)); }},
                                {"math_verify", [](const Options& o) { return math_verify_rule(o, o); }},
                                {"python", [](const Options& o) { return python_rule(o, o); }},
@@ -154,29 +107,18 @@ std::vector<Score> Rule::score_batch(std::span<const Answer> answers) const {
   return scores;
 }
 
-Score FunctionRule::score(const Answer& answer) const {
-  Score score = function_(answer);
-  if (score.parts.empty()) score.parts = {{name_, score.score}};
-  return score;
-}
+FunctionRule::FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs)
+    : BatchRule(name, needs, [name, function = std::move(function)](std::span<const Answer> answers) {
+        std::vector<Score> scores;
+        for (const Answer& answer : answers) {
+          Score& score = scores.emplace_back(function(answer));
+          if (score.parts.empty()) score.parts = {{name, score.score}};
+        }
+        return scores;
+      }) {}
 
-std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function) {
-  class BatchRule : public Rule {
-   public:
-    BatchRule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function)
-        : name_(std::move(name)), function_(std::move(function)) {}
-    Score score(const Answer& answer) const override { return score_batch({&answer, 1}).at(0); }
-    std::vector<Score> score_batch(std::span<const Answer> answers) const override { return function_(answers); }
-    const std::string& name() const override { return name_; }
-    bool needs_gold() const override { return false; }
-    bool reads_gold() const override { return true; }
-    bool reads_columns() const override { return true; }
-
-   private:
-    std::string name_;
-    std::function<std::vector<Score>(std::span<const Answer>)> function_;
-  };
-  return std::make_unique<BatchRule>(std::move(name), std::move(function));
+std::unique_ptr<Rule> batch_rule(std::string name, BatchRule::Function function) {
+  return std::make_unique<BatchRule>(std::move(name), RuleNeeds{false, true, true}, std::move(function));
 }
 
 std::vector<std::string> rule_names() {
@@ -268,7 +210,8 @@ void check_used(const Options& options, const std::string& where) {
 namespace {
 
 std::unique_ptr<Rule> weighted_sum(const Options& options, const ModelRuleMaker& model) {
-  std::vector<WeightedSum::Part> parts;
+  std::vector<std::shared_ptr<Rule>> rules;
+  std::vector<double> weights;
   for (const std::string& item : options.rules) {
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);
     double weight = 1.0;
@@ -278,9 +221,21 @@ std::unique_ptr<Rule> weighted_sum(const Options& options, const ModelRuleMaker&
       if (!value) throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
       weight = *value;
     }
-    parts.push_back({make_rule(trimmed(item.substr(0, equals)), options, model), weight});
+    rules.push_back(make_rule(trimmed(item.substr(0, equals)), options, model));
+    weights.push_back(weight);
   }
-  return std::make_unique<WeightedSum>(std::move(parts));
+  return composed_rule("rules", rules, [rules, weights](std::span<const Answer> answers) {
+    std::vector<Score> sums(answers.size());
+    for (size_t part = 0; part < rules.size(); ++part) {
+      std::vector<Score> ones = rules[part]->score_batch(answers);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        sums[i].score += weights[part] * ones[i].score;
+        std::ranges::move(ones[i].parts, std::back_inserter(sums[i].parts));
+        if (sums[i].extracted.empty()) sums[i].extracted = std::move(ones[i].extracted);
+      }
+    }
+    return sums;
+  });
 }
 
 std::unique_ptr<Rule> one_reward(const Options& options, const ModelRuleMaker& model) {

@@ -52,29 +52,44 @@ class Rule {
   virtual void abandon() const noexcept {}
 };
 
-/// A rule from a function; parts hold its score under its name unless it fills them.
-class FunctionRule : public Rule {
+/// What Rule::needs_gold, reads_columns and reads_gold say.
+struct RuleNeeds {
+  bool gold = true, columns = false, reads_gold = gold;
+};
+
+/// A rule from a function of several answers.
+class BatchRule : public Rule {
  public:
-  struct Needs {
-    bool gold = true, columns = false;
-  };
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function)
-      : FunctionRule(std::move(name), std::move(function), Needs{true, false}) {}
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function, Needs needs)
-      : name_(std::move(name)), function_(std::move(function)), needs_(needs) {}
-  Score score(const Answer& answer) const override;
+  using Function = std::function<std::vector<Score>(std::span<const Answer>)>;
+  /// `abandon` as the rule's own; it may be empty, and does not throw.
+  BatchRule(std::string name, RuleNeeds needs, Function function, std::function<void()> abandon = {})
+      : name_(std::move(name)), needs_(needs), function_(std::move(function)), abandon_(std::move(abandon)) {}
+  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).at(0); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const override { return function_(answers); }
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return needs_.gold; }
+  bool reads_gold() const override { return needs_.reads_gold; }
   bool reads_columns() const override { return needs_.columns; }
+  void abandon() const noexcept override {
+    if (abandon_) abandon_();
+  }
 
  private:
   std::string name_;
-  std::function<Score(const Answer&)> function_;
-  Needs needs_;
+  RuleNeeds needs_;
+  Function function_;
+  std::function<void()> abandon_;
+};
+
+/// A rule from a function of one answer; parts hold its score under its name unless it fills them.
+class FunctionRule : public BatchRule {
+ public:
+  using Needs = RuleNeeds;
+  FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs = {});
 };
 
 /// A rule from a function of the answers to a prompt; it asks for no right answer, and reads columns.
-std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function);
+std::unique_ptr<Rule> batch_rule(std::string name, BatchRule::Function function);
 
 std::vector<std::string> rule_names();
 /// Those in a line, as help and errors have them.

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "tandem/base/error.h"
 #include "tandem/base/check.h"
 
 namespace tandem::reward {
@@ -130,12 +129,6 @@ void Scorer::end() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Scorer::Job* Scorer::next_unstarted() {
-  for (Job& job : jobs_)
-    if (!job.started) return &job;
-  return nullptr;
-}
-
 void Scorer::grade(data::Group& group) {
   if (!grading_.zero_on_error) return score_group(rule_, group);
   const std::string reason = score_group_or_zero(rule_, group);
@@ -151,9 +144,10 @@ void Scorer::grade(data::Group& group) {
 void Scorer::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    Job* job = nullptr;
-    submitted_.wait(lock, [&] { return closing_ || (job = next_unstarted()) != nullptr; });
+    auto next = jobs_.end();
+    submitted_.wait(lock, [&] { return closing_ || (next = std::ranges::find(jobs_, false, &Job::started)) != jobs_.end(); });
     if (closing_) return;
+    Job* const job = &*next;
     job->started = true;
     lock.unlock();
     std::exception_ptr error;
@@ -177,7 +171,9 @@ void Scorer::submit(data::Group&& group) {
   submitted_.notify_one();
 }
 
-std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
+std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty() || !finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; })) return std::nullopt;
   Job& head = jobs_.front();
   if (head.error) {
     const std::exception_ptr error = std::exchange(head.error, nullptr);
@@ -199,12 +195,6 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
   data::Group group = std::move(head.group);
   jobs_.pop_front();
   return group;
-}
-
-std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
-  std::unique_lock lock(mutex_);
-  if (jobs_.empty() || !finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; })) return std::nullopt;
-  return take_head(lock);
 }
 
 std::vector<data::Group> Scorer::collect_all(double patience_s, const StopRequested& stop) {

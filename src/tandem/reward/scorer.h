@@ -61,8 +61,6 @@ class Scorer {
     std::exception_ptr error;
   };
   void work();
-  Job* next_unstarted();
-  std::optional<data::Group> take_head(std::unique_lock<std::mutex>& lock);
 
   void grade(data::Group& group);
   void end();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/sink/options.h"
 
-#include <algorithm>
-
 namespace tandem::sink {
 namespace {
 

@@ -10,16 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <sstream>
 
 #include "tandem/base/check.h"
-#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/backend/scripts.h"
-#include "tandem/sink/asset.h"
 
 namespace tandem::sink {
 
@@ -41,12 +38,6 @@ std::string_view source(std::string_view name) {
   TANDEM_CHECK(false, "no script ", name);
 }
 
-// As math_verify: scripts/setup installs packages beside the build's own Python, where that is still there.
-std::string python_of(const Options& options) {
-  const std::string ours(reward::build_python());
-  return !options.python_executable.empty() ? options.python_executable : std::filesystem::exists(ours) ? ours : "python3";
-}
-
 // The name that installs a sink.
 std::string wheel_of(const std::string& sink) {
   return sink == "mlflow" ? "mlflow-skinny" : sink == "swanlab" ? "'swanlab[dashboard]'" : sink;
@@ -64,12 +55,6 @@ json json_of(const Job& job) {
   const std::string run_dir = std::filesystem::absolute(job.run_dir).lexically_normal().string();
   return {{"sinks", o.sinks}, {"run_dir", run_dir},   {"project", o.project}, {"run_name", o.run_name},
           {"group", o.group}, {"recipe", job.recipe}, {"mlflow_tracking_uri", o.mlflow_tracking_uri}};
-}
-
-// False where `seconds` pass and the descriptor has nothing.
-bool has_something(const Fd& fd, double seconds) {
-  pollfd one{fd.get(), POLLIN, 0};
-  return poll(&one, 1, std::max(0, static_cast<int>(seconds * 1000))) > 0;
 }
 
 double left_s(const Deadline& deadline) { return std::chrono::duration<double>(deadline.time() - Clock::now()).count(); }
@@ -103,7 +88,8 @@ void Worker::supervise() noexcept {
       const Left left = run_process();
       if (left != Left::kDied) return;
       warn_once("", "the process of the sinks ended with " + died_ + "; it is started again (sinks.log has its words)");
-      wait_for_end(pause_s);
+      pollfd end{wake_reader_.get(), POLLIN, 0};
+      (void)poll(&end, 1, static_cast<int>(pause_s * 1000));
     }
     if (run_process() == Left::kDied) log::info("monitor.sinks: the process ends again and again; --resume sends what is missing");
   } catch (const std::exception& e) {
@@ -111,15 +97,13 @@ void Worker::supervise() noexcept {
   }
 }
 
-void Worker::wait_for_end(double seconds) const { (void)has_something(wake_reader_, seconds); }
-
 Worker::Left Worker::run_process() {
   auto [ours, theirs] = reward::socket_pair();
   const Fd job = reward::bytes_to_read(json_of(job_).dump(-1, ' ', false, json::error_handler_t::replace));
   const std::string log_path = job_.run_dir + "/sinks.log";
   const Fd log(::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   reward::Launch launch;
-  launch.argv = {python_of(job_.options), "-u", "-c", std::string(source("worker.py"))};
+  launch.argv = {reward::package_python(job_.options.python_executable), "-u", "-c", std::string(source("worker.py"))};
   launch.inherit_env = true;
   launch.fds = {job.get(), log.get(), log.get(), theirs.get()};
   reward::Process process(launch);
@@ -223,15 +207,8 @@ std::string look_for(const std::vector<std::string>& packages, const std::string
     throw UserError("monitor.python_executable", e.what(), "a Python that has the packages of monitor.sinks");
   }
   writer.close();
-  std::string said;
-  char part[1 << 12];
-  ssize_t got = 0;
-  for (const Deadline deadline = Deadline::after_s(kLookS); has_something(reader, left_s(deadline));) {
-    got = ::read(reader.get(), part, sizeof part);
-    if (got <= 0) break;
-    said.append(part, static_cast<size_t>(got));
-  }
-  const int status = process.wait_or_end(got == 0 ? kReapWaitS : 0);
+  std::string said = reward::read_all(reader, kLookS);
+  const int status = process.wait_or_end(kReapWaitS);
   if (status != 0)
     throw UserError("monitor.python_executable",
                     python + " does not say which packages it has: it ended with " + reward::status_text(status),
@@ -243,7 +220,7 @@ std::string look_for(const std::vector<std::string>& packages, const std::string
 
 void require_packages(const Options& options) {
   if (options.sinks.empty()) return;
-  const std::string python = python_of(options);
+  const std::string python = reward::package_python(options.python_executable);
   std::istringstream missing(look_for(options.sinks, python));
   std::string names, wheels;
   for (std::string name; missing >> name;) {

@@ -6,14 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 
+#include "tandem/base/asset.h"
 #include "tandem/base/clock.h"
 #include "tandem/reward/backend/process.h"
 #include "tandem/sink/options.h"
 
 namespace tandem::sink {
+
+/// The Python sources of sink/backend, compiled in by cmake/embed.cmake.
+std::span<const Asset> assets();
 
 /// What the worker is told.
 struct Job {
@@ -51,7 +56,6 @@ class Worker {
   bool read_reports(const reward::Fd& channel, std::string& text);
   void report(const std::string& line);
   void warn_once(const std::string& sink, const std::string& text);
-  void wait_for_end(double seconds) const;
   double patience_s() const;
   std::string unfinished() const;
 

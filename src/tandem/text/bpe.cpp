@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <queue>
 
-#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/text/unicode.h"
 

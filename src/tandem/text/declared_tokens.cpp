@@ -184,15 +184,13 @@ class Known {
 }  // namespace
 
 AddedToken read_added(const JsonPart& entry, int32_t id) {
-  AddedToken token;
-  token.id = id;
-  token.content = entry["content"].text();
-  token.special = entry["special"].flag_or(false);
-  token.normalized = entry["normalized"].flag_or(false);
-  token.lstrip = entry["lstrip"].flag_or(false);
-  token.rstrip = entry["rstrip"].flag_or(false);
-  token.single_word = entry["single_word"].flag_or(false);
-  return token;
+  return {.id = id,
+          .content = entry["content"].text(),
+          .special = entry["special"].flag_or(false),
+          .normalized = entry["normalized"].flag_or(false),
+          .lstrip = entry["lstrip"].flag_or(false),
+          .rstrip = entry["rstrip"].flag_or(false),
+          .single_word = entry["single_word"].flag_or(false)};
 }
 
 void add_declared_tokens(const DeclaredTokens& files, const std::string& directory, TokenizerSpec& spec) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "tandem/text/unicode.h"
-
 namespace tandem::text {
 
 std::string StreamingDetokenizer::push(int32_t id) {

@@ -8,6 +8,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 #include "tandem/text/pipeline/step_reader.h"
 
 namespace tandem::text {
@@ -94,11 +95,7 @@ void read_added_tokens(const JsonPart& added, TokenizerSpec& spec) {
 
 std::vector<std::string> lines_of(const std::string& bytes) {
   std::vector<std::string> lines;
-  size_t begin = 0;
-  for (size_t at; (at = bytes.find('\n', begin)) != std::string::npos; begin = at + 1) lines.push_back(bytes.substr(begin, at - begin));
-  if (begin < bytes.size()) lines.push_back(bytes.substr(begin));
-  for (std::string& line : lines)
-    if (line.ends_with('\r')) line.pop_back();
+  for (std::string_view line : split(bytes, '\n')) lines.emplace_back(line.substr(0, line.size() - line.ends_with('\r')));
   return lines;
 }
 
@@ -109,9 +106,7 @@ TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merg
   TokenizerSpec spec;
   spec.bpe.where = where;
   spec.normalizer.emplace_back();
-  PreTokenizeStep split;
-  split.pattern = {std::string(kQwen2Split), true, where};
-  spec.pre_tokenizer.push_back(std::move(split));
+  spec.pre_tokenizer.push_back({.pattern = {std::string(kQwen2Split), true, where}});
   read_vocab({vocab, where + "/vocab.json"}, spec);
   spec.bpe.merges.reserve(merge_lines.size());
   for (size_t i = 0; i < merge_lines.size(); ++i) {

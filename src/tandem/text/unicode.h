@@ -21,6 +21,7 @@ Utf8Step utf8_step(std::string_view bytes);
 bool is_utf8(std::string_view bytes);
 /// Each maximal ill-formed part becomes one U+FFFD (Unicode, section 3.9, "substitution of maximal subparts").
 std::string repair_utf8(std::string_view bytes);
+int64_t num_characters(std::string_view text);
 void append_utf8(std::string& out, char32_t code_point);
 
 /// Unicode normalisation form C. Errors: none; ill-formed parts become U+FFFD.

@@ -12,6 +12,14 @@ TEST(Strings, WhiteSpaceGoesFromTheEndsAlone) {
   EXPECT_EQ(trimmed(""), "");
 }
 
+TEST(Strings, ASeparatorAtAnEndStandsBesideAnEmptyPart) {
+  EXPECT_EQ(split("a/b", '/'), (std::vector<std::string_view>{"a", "b"}));
+  EXPECT_EQ(split("/a//", '/'), (std::vector<std::string_view>{"", "a", "", ""}));
+  EXPECT_EQ(split("", '/'), std::vector<std::string_view>{""});
+}
+
+TEST(Strings, OnlyLettersOfAsciiBecomeSmall) { EXPECT_EQ(lower_ascii("Ab-Z\xC3\x84"), "ab-z\xC3\x84"); }
+
 TEST(Strings, WhatIsPutInIsNotReplacedAgain) {
   EXPECT_EQ(replaced("aaa", "aa", "a"), "aa");
   EXPECT_EQ(replaced("a.b.", ".", ".."), "a..b..");

@@ -3,7 +3,6 @@
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,7 +10,6 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/cli/arguments.h"
@@ -105,10 +103,10 @@ class Generate : public Command {
  private:
   // Prompts by how many tokens may follow them. A length that the user asked for must fit. One that nobody asked for gives way to a
   // short context, for the prompts that need it alone. A call of Inference has one limit, so the longest goes first.
-  std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts,
-                                                                               const InputBounds& bounds) const {
+  using ByLimit = std::map<int64_t, std::vector<data::Prompt>, std::greater<>>;
+  ByLimit by_limit(std::vector<data::Prompt> prompts, const InputBounds& bounds) const {
     const int64_t wanted = options_.sampling.max_new_tokens;
-    std::map<int64_t, std::vector<data::Prompt>, std::greater<>> all;
+    ByLimit all;
     for (data::Prompt& prompt : prompts) {
       int64_t limit = wanted;
       if (max_new_tokens_->count() > 0)

@@ -46,21 +46,19 @@ class Train : public Command {
     recipe_.declare(app);
     app.add_flag("--resume", resume_, "Continue from the newest checkpoint in the run folder")->group("The run");
     app.add_flag("--overwrite", overwrite_, "Start again. The files of the earlier run move to RUN_DIR/aside_N")->group("The run");
-    if (kind_ == RecipeArguments::kReinforced)
-      app.add_flag("--fit", fit_,
-                   "First measure memory and speed. Then choose the sizes that you did not set: micro-batches, running sequences, KV cache")
-          ->group("The run");
-    if (kind_ == RecipeArguments::kReinforced)
-      app.add_option("--replay", replay_, "Train on the samples of another run instead of generating new ones")
-          ->type_name("RUN_DIR")
-          ->group("The run");
-    if (kind_ == RecipeArguments::kReinforced)
-      app.add_option("--replay-decisions", replay_decisions_,
-                     "Repeat a run that trained and generated at the same time. Its decisions.jsonl holds every decision that "
-                     "depended on timing. If both runs have --parity, they compute the same bits")
-          ->type_name("RUN_DIR")
-          ->group("The run");
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
+    if (kind_ != RecipeArguments::kReinforced) return;
+    app.add_flag("--fit", fit_,
+                 "First measure memory and speed. Then choose the sizes that you did not set: micro-batches, running sequences, KV cache")
+        ->group("The run");
+    app.add_option("--replay", replay_, "Train on the samples of another run instead of generating new ones")
+        ->type_name("RUN_DIR")
+        ->group("The run");
+    app.add_option("--replay-decisions", replay_decisions_,
+                   "Repeat a run that trained and generated at the same time. Its decisions.jsonl holds every decision that "
+                   "depended on timing. If both runs have --parity, they compute the same bits")
+        ->type_name("RUN_DIR")
+        ->group("The run");
   }
 
   bool is_for_every_rank() const override { return true; }

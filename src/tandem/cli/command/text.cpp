@@ -39,15 +39,13 @@ std::string gold_field(const Object& object, bool is_needed, const std::string& 
 }
 
 std::vector<std::string> choices_field(const Object& object, const std::string& where) {
-  std::vector<std::string> choices;
-  if (!object.contains("choices")) return choices;
+  if (!object.contains("choices")) return {};
   const Object& given = object["choices"];
   const bool right = given.is_array() && given.size() <= 10 &&
                      std::all_of(given.begin(), given.end(), [](const Object& choice) { return choice.is_string(); });
   if (!right)
     throw UserError(where, "field `choices` is " + exact_text(given).substr(0, 40), "expected at most 10 texts, those of A, B, ...");
-  for (const Object& choice : given) choices.push_back(choice.get<std::string>());
-  return choices;
+  return given.get<std::vector<std::string>>();
 }
 
 // What the prompt was rendered from, if the line has messages, in `messages` or in place of a prompt's text.
@@ -92,11 +90,8 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
   const auto rule = reward::make_rule(spec, {}, models.maker());
   each_line(in, out, [&](const Object& object, const std::string& where) {
     reward::Answer answer;
-    answer.response = text_field(object,
-                                 object.contains("response")     ? "response"
-                                 : object.contains("prediction") ? "prediction"
-                                                              : "response",
-                                 where);
+    const bool has_prediction = !object.contains("response") && object.contains("prediction");
+    answer.response = text_field(object, has_prediction ? "prediction" : "response", where);
     answer.gold = gold_field(object, rule->needs_gold(), where);
     answer.choices = choices_field(object, where);
     answer.columns = exact_text(object);

@@ -49,26 +49,20 @@ bool is_of_the_certificate(Error error) {
 
 // `verified` is what OpenSSL says of the chain; a chain that is right stands for another name.
 HttpReply refused_certificate(long verified) {
-  HttpReply reply;
   const std::string why = ::X509_verify_cert_error_string(verified);
   switch (verified) {
     case X509_V_OK:
-      reply.problem = "the server's certificate is for another name";
-      reply.remedy = "in the address the name that the certificate is for";
-      break;
+      return {.problem = "the server's certificate is for another name", .remedy = "in the address the name that the certificate is for"};
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      reply.problem = "the server's certificate is not trusted: " + why;
-      reply.remedy = "SSL_CERT_FILE=FILE in the environment, a file that can be read, with that certificate or its signer's as PEM";
-      break;
+      return {.problem = "the server's certificate is not trusted: " + why,
+              .remedy = "SSL_CERT_FILE=FILE in the environment, a file that can be read, with that certificate or its signer's as PEM"};
     default:
-      reply.problem = "the server's certificate is not valid: " + why;
-      reply.remedy = "a server with a valid certificate";
+      return {.problem = "the server's certificate is not valid: " + why, .remedy = "a server with a valid certificate"};
   }
-  return reply;
 }
 
 // After a post in this thread, whose queue of OpenSSL's errors says more than the library does.
@@ -77,18 +71,15 @@ HttpReply failed(httplib::Error error, long verified) {
   const bool in_handshake = error == httplib::Error::SSLConnection;
   const unsigned long queued = ::ERR_peek_error();
   const int reason = in_handshake && ERR_GET_LIB(queued) == ERR_LIB_SSL ? ERR_GET_REASON(queued) : 0;
-  HttpReply reply;
-  if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
-    reply.problem = "the server does not speak TLS";
-    reply.remedy = "http:// in place of https://, or a server that speaks TLS";
-    reply.is_plain = true;
-    return reply;
-  }
+  if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
+    return {.problem = "the server does not speak TLS",
+            .remedy = "http:// in place of https://, or a server that speaks TLS",
+            .is_plain = true};
   const bool of_the_end = reason == SSL_R_SHUTDOWN_WHILE_IN_INIT;  // the library's own, of a connection that is lost
   const char* const why = queued && !of_the_end ? ::ERR_reason_error_string(queued) : nullptr;
-  reply.problem = in_handshake ? "TLS handshake failed" : httplib::to_string(error);
-  if (why || in_handshake) reply.problem += std::string(": ") + (why ? why : "connection lost");
-  return reply;
+  std::string problem = in_handshake ? "TLS handshake failed" : httplib::to_string(error);
+  if (why || in_handshake) problem += std::string(": ") + (why ? why : "connection lost");
+  return {.problem = std::move(problem)};
 }
 
 }  // namespace

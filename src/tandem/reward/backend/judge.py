@@ -12,7 +12,7 @@ import sys
 
 GUESTS = {"np": "numpy", "pd": "pandas"}
 PAIRS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "matmul", "eq", "ne", "lt", "le", "gt", "ge")
-ALONE = ("neg", "abs", "index", "invert", "pos")
+ALONE = ("neg", "abs", "index", "invert", "pos", "getitem", "setitem", "delitem")
 ASKED = ("iter", "next", "len", "str", "repr", "bool", "hash", "int", "float", "reversed")
 LAZY = ("map", "filter", "zip", "iter", "reversed", "enumerate", "partial")
 COMPARE = ("equal", "close", "same", "check", "compare", "verify", "match")  # in the name of a function: it compares what it is given
@@ -58,15 +58,6 @@ class Remote:
     def __setattr__(self, name, value):
         self._program.of_objects("builtins:setattr", self, name, value)
 
-    def __getitem__(self, key):
-        return self._program.of_objects("operator:getitem", self, key)
-
-    def __setitem__(self, key, value):
-        self._program.of_objects("operator:setitem", self, key, value)
-
-    def __delitem__(self, key):
-        self._program.of_objects("operator:delitem", self, key)
-
     def __enter__(self):
         return self._program.call(self._program.of_objects("builtins:getattr", self, "__enter__"), (), {})
 
@@ -89,7 +80,7 @@ def between(name):
 
 
 def alone(where):
-    return lambda self: self._program.of_objects(where, self)
+    return lambda self, *args: self._program.of_objects(where, self, *args)
 
 
 for _name in PAIRS:

@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -280,6 +281,21 @@ std::pair<Fd, Fd> pipe_pair() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw_system("no pipe");
   return {Fd(ends[0]), Fd(ends[1])};
+}
+
+std::string read_all(const Fd& fd, double seconds) {
+  constexpr int kTickMs = 20;
+  const Deadline deadline = Deadline::after_s(seconds);
+  std::string text;
+  char buffer[4096];
+  while (!deadline.passed()) {
+    pollfd one{fd.get(), POLLIN, 0};
+    if (poll(&one, 1, kTickMs) <= 0) continue;
+    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    if (got <= 0) break;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  return text;
 }
 
 Fd bytes_to_read(const std::string& bytes) {

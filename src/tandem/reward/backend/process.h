@@ -95,6 +95,8 @@ std::string status_text(int wait_status);
 /// Two connected stream sockets / the reading and the writing end of a pipe, closed on exec.
 std::pair<Fd, Fd> socket_pair();
 std::pair<Fd, Fd> pipe_pair();
+/// Everything from `fd` until its end or `seconds` have passed.
+std::string read_all(const Fd& fd, double seconds);
 /// Bytes as a descriptor to read from, sealed against writing.
 Fd bytes_to_read(const std::string& bytes);
 

@@ -20,20 +20,6 @@ constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
 
 }  // namespace
 
-std::string read_all(const Fd& fd, double seconds) {
-  const Deadline deadline = Deadline::after_s(seconds);
-  std::string text;
-  char buffer[4096];
-  while (!deadline.passed()) {
-    pollfd one{fd.get(), POLLIN, 0};
-    if (poll(&one, 1, kTickMs) <= 0) continue;
-    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
-    if (got <= 0) break;
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  return text;
-}
-
 ProgramWatch::ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder)
     : ends_(std::move(ends)), limits_(limits), folder_(folder), deadline_(Deadline::after_s(limits.wall_s)) {
   for (Fd* fd : {&ends_.output, &ends_.errors, &ends_.channel}) never_block(*fd);

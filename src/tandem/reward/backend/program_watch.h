@@ -7,9 +7,6 @@
 
 namespace tandem::reward {
 
-/// Everything from `fd` until its end or `seconds` have passed.
-std::string read_all(const Fd& fd, double seconds);
-
 /// One program from start to end.
 class ProgramWatch {
  public:

@@ -58,13 +58,14 @@ void PythonWorker::adopt(Process process, Fd channel, Fd log) {
   never_block(log_);
 }
 
-void PythonWorker::end(double patience_s) {
+int PythonWorker::end(double patience_s) {
   channel_.close();  // the worker's sign to end
   std::lock_guard lock(mutex_);
-  process_.wait_or_end(patience_s);
+  const int status = process_.wait_or_end(patience_s);
   take_log();
   log_lines(true);
   log_.close();
+  return status;
 }
 
 void PythonWorker::stop() {
@@ -73,15 +74,7 @@ void PythonWorker::stop() {
 }
 
 void PythonWorker::lose(const std::string& why) {
-  channel_.close();
-  int status = 0;
-  {
-    std::lock_guard lock(mutex_);
-    status = process_.wait_or_end(why.empty() ? kEndPatienceS : 0);
-  }
-  take_log();
-  log_lines(true);
-  log_.close();
+  const int status = end(why.empty() ? kEndPatienceS : 0);
   throw Lost{why.empty() ? "it ended with " + status_text(status) : why};
 }
 
@@ -252,37 +245,27 @@ json PythonWorkers::checked(json reply) {
   throw UserError(function_.name, what, remedy);
 }
 
-PythonWorker& PythonWorkers::check_out() {
-  std::unique_lock lock(mutex_);
-  freed_.wait(lock, [&] { return !free_.empty(); });
-  PythonWorker* worker = free_.back();
-  free_.pop_back();
-  return *worker;
-}
-
 // Whoever has it has a time for that.
-void PythonWorkers::check_out(PythonWorker& worker) {
+PythonWorkers::Loan PythonWorkers::borrow(PythonWorker* wanted) {
   std::unique_lock lock(mutex_);
-  freed_.wait(lock, [&] { return std::ranges::find(free_, &worker) != free_.end(); });
-  std::erase(free_, &worker);
-}
-
-void PythonWorkers::give_back(PythonWorker& worker) {
-  {
-    std::lock_guard lock(mutex_);
-    free_.push_back(&worker);
-  }
-  freed_.notify_all();
-}
-
-json PythonWorkers::try_once(PythonWorker& worker, const std::string& batch) {
-  if (!worker.running()) start(worker, options_.start_timeout_s);
-  return worker.exchange(batch, options_.timeout_s);
+  auto found = free_.end();
+  freed_.wait(lock, [&] {
+    found = wanted ? std::ranges::find(free_, wanted) : free_.empty() ? free_.end() : std::prev(free_.end());
+    return found != free_.end();
+  });
+  PythonWorker* const worker = *found;
+  free_.erase(found);
+  return {worker, [this](PythonWorker* back) {
+            {
+              std::lock_guard lock(mutex_);
+              free_.push_back(back);
+            }
+            freed_.notify_all();
+          }};
 }
 
 json PythonWorkers::call(const std::string& batch) {
-  PythonWorker& worker = check_out();
-  const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
+  const Loan worker = borrow(nullptr);
   int64_t abandoned;
   {
     std::lock_guard lock(mutex_);
@@ -290,7 +273,8 @@ json PythonWorkers::call(const std::string& batch) {
   }
   for (int64_t attempt = 0;; ++attempt) {
     try {
-      return checked(try_once(worker, batch));
+      if (!worker->running()) start(*worker, options_.start_timeout_s);
+      return checked(worker->exchange(batch, options_.timeout_s));
     } catch (const PythonWorker::Lost& lost) {
       std::lock_guard lock(mutex_);
       if (abandoned != num_abandoned_) throw UserError(function_.name, "the batch was given up", "the run is ending");
@@ -303,14 +287,12 @@ json PythonWorkers::call(const std::string& batch) {
 }
 
 json PythonWorkers::tell(int64_t which, const std::string& message, double timeout_s, double& waited_s) {
-  PythonWorker& worker = *workers_.at(static_cast<size_t>(which));
   const double begin_s = now_s();
-  check_out(worker);
-  const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
+  const Loan worker = borrow(workers_.at(static_cast<size_t>(which)).get());
   try {
-    if (!worker.running()) start(worker, options_.start_timeout_s);
+    if (!worker->running()) start(*worker, options_.start_timeout_s);
     waited_s += now_s() - begin_s;
-    return checked(worker.exchange(message, timeout_s));
+    return checked(worker->exchange(message, timeout_s));
   } catch (const PythonWorker::Lost& lost) {
     throw PeerError(join_text(function_.name, ": ", lost.why));
   }

@@ -52,8 +52,8 @@ class PythonWorker {
   void adopt(Process process, Fd channel, Fd log);
   /// Sends one message, of JSON, and waits for its reply. What the process prints meanwhile goes to the log. Throws Lost.
   nlohmann::json exchange(const std::string& message, double timeout_s);
-  /// Ends the process: at once, or after a moment in which it may end by itself.
-  void end(double patience_s = 0);
+  /// Ends the process: at once, or after a moment in which it may end by itself. Returns its status.
+  int end(double patience_s = 0);
   /// Kills the process under an exchange, which then throws Lost. Threads: any.
   void stop();
 
@@ -99,10 +99,8 @@ class PythonWorkers {
 
  private:
   void shut();
-  PythonWorker& check_out();
-  void check_out(PythonWorker& worker);
-  void give_back(PythonWorker& worker);
-  nlohmann::json try_once(PythonWorker& worker, const std::string& batch);
+  using Loan = std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>>;  // which gives it back
+  Loan borrow(PythonWorker* wanted);                                              // nullptr: any
   void start(PythonWorker& worker, double timeout_s);
   Process start_process(const Launch& launch);
   void start_processes();

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tandem/base/asset.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/reward/backend/program_watch.h"

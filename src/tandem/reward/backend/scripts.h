@@ -17,6 +17,9 @@ std::string_view script(std::string_view name);
 std::string_view build_python();
 /// Path of the Python that a wheel with this program is installed in; "" without a wheel. Set before anything runs.
 std::string& wheel_python();
+/// What runs a script that needs packages: `asked` unless it is empty; else the build's Python, for which scripts/setup installs them,
+/// where that is still there.
+std::string package_python(const std::string& asked);
 /// What runs the Python of a user: `asked` unless it is empty.
 std::string python_for(const std::string& asked);
 

@@ -130,18 +130,15 @@ class Filter {
 
 void allow_files(Filter& filter, bool may_write) {
   constexpr uint32_t kWriting = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;
-  if (may_write) {
-    filter.allow(SYS_openat);
-    for (int call : kChanging) filter.allow(call);
-  } else {
-    filter.allow_bits(SYS_openat, 2, kWriting, false);
-  }
+  const auto allow_open = [&](int call, int flags) {
+    may_write ? filter.allow(call) : filter.allow_bits(call, flags, kWriting, false);
+  };
+  allow_open(SYS_openat, 2);
 #if defined(__x86_64__)
-  if (may_write)
-    filter.allow(SYS_open);
-  else
-    filter.allow_bits(SYS_open, 1, kWriting, false);
+  allow_open(SYS_open, 1);
 #endif
+  if (!may_write) return;
+  for (int call : kChanging) filter.allow(call);
 }
 
 }  // namespace

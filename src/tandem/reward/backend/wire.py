@@ -60,27 +60,18 @@ def pack(value, out, other, depth=DEPTH):
 def made_of(value):
     """(name, arguments) of a value that MAKERS makes anew; None for any other."""
     kind = type(value)
-    name = kind.__name__
-    if kind.__module__ == "builtins":
-        if kind is range:
-            return name, (value.start, value.stop, value.step)
-        return (name, (list(value),)) if name == "dict_keys" else None
-    if kind.__module__ == "collections" and name in ("Counter", "OrderedDict"):
-        return name, (list(value.items()),)
-    if kind.__module__ == "collections" and name == "deque":
-        return name, (list(value), value.maxlen)
-    if kind.__module__ == "decimal" and name == "Decimal":
-        return name, (str(value),)
-    if kind.__module__ == "fractions" and name == "Fraction":
-        return name, (value.numerator, value.denominator)
-    if kind.__module__ == "datetime" and name == "timedelta":
-        return name, (value.days, value.seconds, value.microseconds)
-    if kind.__module__ == "datetime" and name in ("date", "datetime", "time") and getattr(value, "tzinfo", None) is None:
-        parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
-        return name, tuple(getattr(value, part) for part in parts if hasattr(value, part))
-    if kind.__module__ == "numpy" and name == "ndarray" and value.dtype.kind in "biufc":
-        return name, (value.dtype.str, value.shape, value.tobytes())
-    return None
+    home, parts = MAKERS.get(kind.__name__, (None, None))[:2]
+    made = parts(value) if kind.__module__ == home else None
+    return made and (kind.__name__, made)
+
+
+def items_of(value):
+    return (list(value.items()),)
+
+
+def fields(*names):
+    """Of a time without a zone, or a length of time."""
+    return lambda value: tuple(getattr(value, name) for name in names) if getattr(value, "tzinfo", None) is None else None
 
 
 def module(name):
@@ -94,19 +85,24 @@ def array(dtype, shape, raw):
     return numpy.frombuffer(raw, dtype=dtype).reshape(shape).copy()
 
 
+# By the name of the kind: its module, what makes arguments of a value, their kinds, and what makes a value of them.
 MAKERS = {
-    "range": ((int, int, int), range),
-    "dict_keys": ((list,), lambda keys: dict.fromkeys(keys).keys()),
-    "Counter": ((list,), lambda items: module("collections").Counter(dict(items))),
-    "OrderedDict": ((list,), lambda items: module("collections").OrderedDict(items)),
-    "deque": ((list, (int, type(None))), lambda items, most: module("collections").deque(items, most)),
-    "Decimal": ((str,), lambda text: module("decimal").Decimal(text)),
-    "Fraction": ((int, int), lambda top, bottom: module("fractions").Fraction(top, bottom)),
-    "timedelta": ((int,) * 3, lambda *parts: module("datetime").timedelta(*parts)),
-    "date": ((int,) * 3, lambda *parts: module("datetime").date(*parts)),
-    "datetime": ((int,) * 7, lambda *parts: module("datetime").datetime(*parts)),
-    "time": ((int,) * 4, lambda *parts: module("datetime").time(*parts)),
-    "ndarray": ((str, tuple, bytes), array),
+    "range": ("builtins", lambda value: (value.start, value.stop, value.step), (int, int, int), range),
+    "dict_keys": ("builtins", lambda value: (list(value),), (list,), lambda keys: dict.fromkeys(keys).keys()),
+    "Counter": ("collections", items_of, (list,), lambda items: module("collections").Counter(dict(items))),
+    "OrderedDict": ("collections", items_of, (list,), lambda items: module("collections").OrderedDict(items)),
+    "deque": ("collections", lambda value: (list(value), value.maxlen), (list, (int, type(None))),
+              lambda items, most: module("collections").deque(items, most)),
+    "Decimal": ("decimal", lambda value: (str(value),), (str,), lambda text: module("decimal").Decimal(text)),
+    "Fraction": ("fractions", lambda value: (value.numerator, value.denominator), (int, int),
+                 lambda top, bottom: module("fractions").Fraction(top, bottom)),
+    "timedelta": ("datetime", fields("days", "seconds", "microseconds"), (int,) * 3, lambda *parts: module("datetime").timedelta(*parts)),
+    "date": ("datetime", fields("year", "month", "day"), (int,) * 3, lambda *parts: module("datetime").date(*parts)),
+    "datetime": ("datetime", fields("year", "month", "day", "hour", "minute", "second", "microsecond"), (int,) * 7,
+                 lambda *parts: module("datetime").datetime(*parts)),
+    "time": ("datetime", fields("hour", "minute", "second", "microsecond"), (int,) * 4, lambda *parts: module("datetime").time(*parts)),
+    "ndarray": ("numpy", lambda value: (value.dtype.str, value.shape, value.tobytes()) if value.dtype.kind in "biufc" else None,
+                (str, tuple, bytes), array),
 }
 
 
@@ -165,7 +161,7 @@ class Reader:
 
     def made(self, depth):
         name, parts = self.value(depth - 1)
-        kinds, maker = MAKERS[name]
+        kinds, maker = MAKERS[name][2:]
         if len(parts) != len(kinds) or not all(isinstance(part, kind) for part, kind in zip(parts, kinds)):
             raise ValueError("no " + name)
         return maker(*parts)

@@ -118,21 +118,27 @@ class Failed(Exception):
         return cls(f"for {len(places)} of {len(texts)} answers, {'first ' if len(places) > 1 else ''}{shown(texts[places[0]])}")
 
 
+def each(function, items, kinds, batch):
+    """function(item) for each item of a batch. Errors: Failed, for those that raise one of the kinds."""
+    results, errors = [], {}
+    for i, item in enumerate(items):
+        try:
+            results.append(function(item))
+        except kinds as error:
+            errors[i] = error
+    if errors:
+        raise Failed.alone(list(errors), batch) from next(iter(errors.values()))
+    return results
+
+
 def one_by_one(function, batch):
     """verl's form: compute_score(data_source, solution_str, ground_truth, extra_info)."""
-    results, errors, places = [], [], []
-    for i, completion in enumerate(batch["completions"]):
+    def one(i):
         row = batch["columns"][i]
-        given = {**row, "data_source": batch["data_sources"][i], "solution_str": completion, "ground_truth": batch["answers"][i],
-                 "extra_info": row.get("extra_info", row), "prompt": batch["prompts"][i]}
-        try:
-            results.append(call(function, chosen(function, given)))
-        except (Exception, SystemExit) as error:
-            errors.append(error)
-            places.append(i)
-    if errors:
-        raise Failed.alone(places, batch) from errors[0]
-    return results
+        given = {**row, "data_source": batch["data_sources"][i], "solution_str": batch["completions"][i],
+                 "ground_truth": batch["answers"][i], "extra_info": row.get("extra_info", row), "prompt": batch["prompts"][i]}
+        return call(function, chosen(function, given))
+    return each(one, range(len(batch["completions"])), (Exception, SystemExit), batch)
 
 
 def all_at_once(function, batch):
@@ -223,16 +229,7 @@ def seed(batch):
 def answer(function, batch):
     seed(batch)
     form = one_by_one if takes_one(function) else all_at_once
-    scores, errors, places = [], [], []
-    for i, value in enumerate(form(function, batch)):
-        try:
-            scores.append(scored(value))
-        except (TypeError, ValueError) as error:
-            errors.append(error)
-            places.append(i)
-    if errors:
-        raise Failed.alone(places, batch) from errors[0]
-    return {"scores": scores}
+    return {"scores": each(scored, form(function, batch), (TypeError, ValueError), batch)}
 
 
 class Episodes:

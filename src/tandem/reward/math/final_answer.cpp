@@ -8,7 +8,6 @@
 #include "tandem/reward/math/formula.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/math/notation.h"
-#include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
@@ -26,7 +25,7 @@ bool joins_boxes(std::string text) {
   std::vector<std::string> words(1);
   for (char c : text) {
     if (is_letter(c)) words.back() += c;
-    else if (std::isdigit(static_cast<unsigned char>(c))) return false;
+    else if (is_digit(c)) return false;
     else if (!words.back().empty()) words.emplace_back();
   }
   if (words.back().empty()) words.pop_back();
@@ -37,8 +36,7 @@ bool joins_boxes(std::string text) {
 // `, y = ` between two boxes: a list of the values of both.
 bool names_the_next(std::string text) {
   for (const char* gone : {"\\text", "\\quad", "\\qquad", "\\mbox", "\\ ", "$"}) text = replaced(text, gone, " ");
-  static const text::Regex kName(R"(^[\s,;{}]*(?:and[\s{}]*)?\\?[A-Za-z](?:_\{?\w\}?)?\s*=\s*$)", "math rule",
-                                 text::Regex::Effort::kTrusted);
+  static const TrustedRegex kName(R"(^[\s,;{}]*(?:and[\s{}]*)?\\?[A-Za-z](?:_\{?\w\}?)?\s*=\s*$)");
   return kName.found_in(text);
 }
 
@@ -61,7 +59,7 @@ size_t sentence_end(std::string_view text, size_t begin) {
 }
 
 std::string last_number_in(std::string_view text) {
-  static const text::Regex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))", "math rule", text::Regex::Effort::kTrusted);
+  static const TrustedRegex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))");
   std::string found;
   for (text::Regex::Scan scan(kNumber, text); scan.next();) found = scan.text(1);
   return found;
@@ -70,11 +68,9 @@ std::string last_number_in(std::string_view text) {
 // The result of the last equation in the last line, as in `60 + 75 = 135 miles to the 4 islands`; the last number without one.
 std::string last_result_in(std::string_view text) {
   // A number before an operator is no result: 6 = 2 * 3.
-  static const text::Regex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))", "math rule",
-                                   text::Regex::Effort::kTrusted);
+  static const TrustedRegex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))");
   // The unknown may stand on the right: `160 = Y.`
-  static const text::Regex kOfUnknown(R"((?<![\d.,])(-?(?>\d[\d,]*\.?\d*|\.\d+))\s*+=\s*+[A-Za-z]\.?$)", "math rule",
-                                      text::Regex::Effort::kTrusted);
+  static const TrustedRegex kOfUnknown(R"((?<![\d.,])(-?(?>\d[\d,]*\.?\d*|\.\d+))\s*+=\s*+[A-Za-z]\.?$)");
   const std::string whole = trimmed(text);
   const std::string_view line = std::string_view(whole).substr(whole.rfind('\n') + 1);
   std::string found;
@@ -109,8 +105,7 @@ std::string announced_at(std::string_view response, size_t begin) {
 // What follows the last "answer is", "answer:" or "####"; "" if nothing does. Linear in the text: every gap is possessive, and
 // only the last two places are read.
 std::string last_announced(std::string_view response) {
-  static const text::Regex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))", "math rule",
-                                      text::Regex::Effort::kTrusted);
+  static const TrustedRegex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))");
   size_t last = std::string_view::npos, before = std::string_view::npos;
   for (text::Regex::Scan scan(kAnnounced, response); scan.next();) {
     before = last;
@@ -132,13 +127,8 @@ struct Box {
 std::optional<Box> box_at(std::string_view text, size_t at) {
   const size_t open = std::min(text.find_first_not_of(' ', at), text.size());
   if (open < text.size() && text[open] == '{') {
-    int depth = 0;
-    for (size_t i = open; i < text.size(); ++i) {
-      if (text[i] == '\\') ++i;
-      else if (text[i] == '{') ++depth;
-      else if (text[i] == '}' && --depth == 0) return Box{trimmed(text.substr(open + 1, i - open - 1)), i + 1};
-    }
-    return std::nullopt;
+    const size_t end = group_end(text, open);
+    return end == std::string_view::npos ? std::nullopt : std::optional(Box{trimmed(text.substr(open + 1, end - open - 2)), end});
   }
   const size_t end = std::min(text.find_first_of(" \n$", open), text.size());
   return Box{trimmed(text.substr(open, end - open)), end};

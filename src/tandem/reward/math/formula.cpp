@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "tandem/base/strings.h"
 
@@ -70,10 +71,6 @@ bool is_formula(std::string_view whole, std::string_view inner, std::string_view
   return num_words(inner) < (leans ? 1 : 2);
 }
 
-struct Delimiters {
-  std::string_view open, close;
-};
-
 }  // namespace
 
 std::optional<Formula> formula_at_dollar(std::string_view text, size_t open) {
@@ -96,7 +93,7 @@ std::string last_formula(std::string_view text) {
     if (formula) found = formula->inner, last = formula->end;
     at = next_dollar(text, formula ? formula->end : at + 1);
   }
-  for (const auto& [open, close] : {Delimiters{"\\(", "\\)"}, Delimiters{"\\[", "\\]"}}) {
+  for (const auto& [open, close] : {std::pair<std::string_view, std::string_view>("\\(", "\\)"), {"\\[", "\\]"}}) {
     const size_t end = text.rfind(close);
     if (end == kNowhere || end == 0 || end < last) continue;
     const size_t begin = text.rfind(open, end - 1);

@@ -59,12 +59,6 @@ std::string slash_as_frac(const std::string& text) {
   return is_integer(top) && is_integer(bottom) ? "\\frac{" + top + "}{" + bottom + "}" : text;
 }
 
-std::string without_spaces(const std::string& text) {
-  std::string out = text;
-  std::erase_if(out, [](unsigned char c) { return std::isspace(c); });
-  return out;
-}
-
 // 1,234 -> 1234 but (1,234) stays a pair.
 std::string without_separators(const std::string& text) {
   std::string out;
@@ -92,19 +86,15 @@ std::string symbolic_normal(std::string text) {
   text = replaced(replaced(text, "tfrac", "frac"), "dfrac", "frac");
   text = trimmed(text);
   if (text.size() > 1 && text.front() == '{' && text.back() == '}') text = text.substr(1, text.size() - 2);
-  text = without_separators(without_spaces(text));
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c); });
+  return lower_ascii(without_separators(text));
 }
 
 std::vector<std::string> tuple_parts(const std::string& text) {
   const bool bracketed = text.size() > 2 && (text[0] == '(' || text[0] == '[') && (text.back() == ')' || text.back() == ']');
   if (!bracketed || text.find_first_of("()[]", 1) != text.size() - 1) return {text};
-  std::vector<std::string> parts;
-  size_t begin = 1;
-  for (size_t at; (at = text.find(',', begin)) != std::string::npos; begin = at + 1) parts.push_back(text.substr(begin, at - begin));
-  parts.push_back(text.substr(begin, text.size() - 1 - begin));
-  return parts;
+  const auto parts = split(std::string_view(text).substr(1, text.size() - 2), ',');
+  return {parts.begin(), parts.end()};
 }
 
 bool is_plain_fraction(const std::string& text) {

@@ -12,7 +12,6 @@
 #include "tandem/reward/math/notation.h"
 #include "tandem/reward/math/relation.h"
 #include "tandem/reward/math/words.h"
-#include "tandem/text/regex.h"
 
 namespace tandem::reward {
 namespace {
@@ -144,7 +143,7 @@ bool same_equation(const std::vector<std::string>& a, const std::vector<std::str
 // What is compared where nothing else is known; words in any case.
 std::string bare(std::string text) {
   std::erase(text, kWord);
-  static const text::Regex kBlank(R"((?<!\d)\s++|\s++(?!\d))", "math rule", text::Regex::Effort::kTrusted);  // `1 2` is not 12
+  static const TrustedRegex kBlank(R"((?<!\d)\s++|\s++(?!\d))");  // `1 2` is not 12
   text = substituted(kBlank, text, "");
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -165,7 +164,7 @@ std::string choice_letter(const std::string& text) {
 
 // `|x - 1| < 2` as -2 < x - 1 < 2, solved for x; with > two intervals.
 std::string without_bars(const std::string& text) {
-  static const text::Regex kBars(R"(^\|\s*([A-Za-z])\s*(?:([-+])\s*([^|A-Za-z]+))?\|$)", "math rule", text::Regex::Effort::kTrusted);
+  static const TrustedRegex kBars(R"(^\|\s*([A-Za-z])\s*(?:([-+])\s*([^|A-Za-z]+))?\|$)");
   const auto relation = text.starts_with('|') ? read_relation(text) : std::nullopt;
   if (!relation || relation->signs.size() != 1 || relation->signs[0] == kUnequal) return text;
   text::Regex::Scan scan(kBars, relation->terms[0]);
@@ -365,8 +364,7 @@ std::vector<std::string> with_names(std::vector<std::string> list) {
 
 // (C) 12 of a test with choices, as its letter and its text.
 std::optional<std::pair<std::string, std::string>> letter_and_text(const std::string& text) {
-  static const text::Regex kBoth(R"(^(\(?[A-E]\))[.:]?\s+(-?(?:\d|\\(?:frac|sqrt|pi)(?![a-z]))(?:\\[a-z]++|[^A-Za-z\x05])*+)$)",
-                                 "math rule", text::Regex::Effort::kTrusted);
+  static const TrustedRegex kBoth(R"(^(\(?[A-E]\))[.:]?\s+(-?(?:\d|\\(?:frac|sqrt|pi)(?![a-z]))(?:\\[a-z]++|[^A-Za-z\x05])*+)$)");
   text::Regex::Scan scan(kBoth, text);
   if (!scan.next()) return std::nullopt;
   return std::pair(std::string(1, scan.text(1)[scan.text(1)[0] == '(']), trimmed(scan.text(2)));

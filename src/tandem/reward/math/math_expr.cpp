@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 
 #include "tandem/reward/math/exact.h"
 #include "tandem/reward/math/notation.h"
@@ -56,25 +57,17 @@ Complex point_of(const std::string& name, int trial) {
 }
 
 Complex evaluate_function(const std::string& name, const std::vector<Complex>& x) {
-  if (name == "sqrt") return std::sqrt(x[0]);
+  static const std::map<std::string_view, Complex (*)(const Complex&)> kOfOne = {
+      {"sqrt", std::sqrt},   {"sin", std::sin},     {"cos", std::cos},   {"tan", std::tan},   {"arcsin", std::asin}, {"arccos", std::acos},
+      {"arctan", std::atan}, {"sinh", std::sinh},   {"cosh", std::cosh}, {"tanh", std::tanh}, {"ln", std::log},      {"exp", std::exp}};
+  if (const auto found = kOfOne.find(name); found != kOfOne.end()) return found->second(x[0]);
   if (name == "root") return x[0].imag() == 0 && x[0].real() < 0 && std::fmod(x[1].real(), 2.0L) == 1.0L
                                  ? Complex(-std::pow(-x[0].real(), 1.0L / x[1].real()))
                                  : std::pow(x[0], Complex(1) / x[1]);
-  if (name == "sin") return std::sin(x[0]);
-  if (name == "cos") return std::cos(x[0]);
-  if (name == "tan") return std::tan(x[0]);
   if (name == "cot") return Complex(1) / std::tan(x[0]);
   if (name == "sec") return Complex(1) / std::cos(x[0]);
   if (name == "csc") return Complex(1) / std::sin(x[0]);
-  if (name == "arcsin") return std::asin(x[0]);
-  if (name == "arccos") return std::acos(x[0]);
-  if (name == "arctan") return std::atan(x[0]);
-  if (name == "sinh") return std::sinh(x[0]);
-  if (name == "cosh") return std::cosh(x[0]);
-  if (name == "tanh") return std::tanh(x[0]);
-  if (name == "ln") return std::log(x[0]);
   if (name == "log") return x.size() > 1 ? std::log(x[0]) / std::log(x[1]) : std::log10(x[0]);
-  if (name == "exp") return std::exp(x[0]);
   if (name == "abs") return std::abs(x[0]);
   if (name == "floor") return std::floor(x[0].real());
   if (name == "ceil") return std::ceil(x[0].real());
@@ -211,25 +204,31 @@ bool rounds_to(const Expr& decimal, const Expr& other) {
   return b.imag() == 0 && std::abs(a.real()) >= 1e5L * unit && std::abs(a.real() - b.real()) <= 0.5L * unit * 1.000001L;
 }
 
-bool has_call(const Expr& e, std::string_view name) {
-  return (e.kind == ExprKind::kFunction && e.name == name) ||
-         std::any_of(e.args.begin(), e.args.end(), [name](const ExprPtr& arg) { return has_call(*arg, name); });
+// Whether it is so of one node of the expression.
+bool any_node(const Expr& e, const std::function<bool(const Expr&)>& is_so) {
+  return is_so(e) || std::ranges::any_of(e.args, [&](const ExprPtr& arg) { return any_node(*arg, is_so); });
+}
+
+bool has_absolute(const Expr& e) {
+  return any_node(e, [](const Expr& one) { return one.kind == ExprKind::kFunction && one.name == "abs"; });
 }
 
 // A root of a square is positive: \sqrt{x^2} is x at positive points alone.
 bool has_root(const Expr& e) {
-  if (e.kind == ExprKind::kFunction && (e.name == "sqrt" || e.name == "root")) return true;
-  if (e.kind == ExprKind::kPower)
-    if (const auto exponent = exact_value(*e.args[1]); exponent && exponent->den % 2 == 0) return true;
-  return std::any_of(e.args.begin(), e.args.end(), [](const ExprPtr& arg) { return has_root(*arg); });
+  return any_node(e, [](const Expr& one) {
+    if (one.kind == ExprKind::kFunction) return one.name == "sqrt" || one.name == "root";
+    const auto exponent = one.kind == ExprKind::kPower ? exact_value(*one.args[1]) : std::nullopt;
+    return exponent && exponent->den % 2 == 0;
+  });
 }
 
 // At a negative point \sqrt{x}\sqrt{y} says nothing of \sqrt{xy}.
 bool roots_are_real(const Expr& e, int trial) {
-  const bool is_root = (e.kind == ExprKind::kFunction && (e.name == "sqrt" || e.name == "root" || e.name == "ln" || e.name == "log")) ||
-                       (e.kind == ExprKind::kPower && !is_rational(*e.args[1])) || (e.kind == ExprKind::kPower && has_root(e));
-  if (is_root && !e.args.empty() && evaluate(*e.args[0], trial).value.real() < 0) return false;
-  return std::all_of(e.args.begin(), e.args.end(), [trial](const ExprPtr& arg) { return roots_are_real(*arg, trial); });
+  return !any_node(e, [trial](const Expr& one) {
+    const bool is_root = (one.kind == ExprKind::kFunction && is_one_of(one.name, {"sqrt", "root", "ln", "log"})) ||
+                         (one.kind == ExprKind::kPower && (!is_rational(*one.args[1]) || has_root(one)));
+    return is_root && !one.args.empty() && evaluate(*one.args[0], trial).value.real() < 0;
+  });
 }
 
 constexpr size_t kMostTerms = 12;
@@ -381,7 +380,7 @@ std::optional<Rational> exact_value(const Expr& e) {
 }
 
 bool has_variables(const Expr& e) {
-  return e.kind == ExprKind::kVariable || std::any_of(e.args.begin(), e.args.end(), [](const ExprPtr& arg) { return has_variables(*arg); });
+  return any_node(e, [](const Expr& one) { return one.kind == ExprKind::kVariable; });
 }
 
 bool same_value(const Expr& a, const Expr& b) {
@@ -403,7 +402,7 @@ bool same_value(const Expr& a, const Expr& b) {
     if (one == Agreement::kDifferent) return false;
     if (one == Agreement::kSame) ++num_same;
   }
-  const bool both_signs = has_call(a, "abs") || has_call(b, "abs") || has_root(a) || has_root(b);
+  const bool both_signs = has_absolute(a) || has_absolute(b) || has_root(a) || has_root(b);
   if (num_same < 2) return !both_signs && same_by_terms(a, b, 0);
   for (int trial = -1; both_signs && trial >= -kNumTrials; --trial) {
     if ((has_root(a) || has_root(b)) && (!roots_are_real(a, trial) || !roots_are_real(b, trial))) continue;
@@ -415,7 +414,7 @@ bool same_value(const Expr& a, const Expr& b) {
 
 std::optional<double> constant_ratio(const Expr& a, const Expr& b) {
   Complex ratio;
-  const int least = has_call(a, "abs") || has_call(b, "abs") ? -kNumTrials : 1;  // |x| is x at positive points alone
+  const int least = has_absolute(a) || has_absolute(b) ? -kNumTrials : 1;  // |x| is x at positive points alone
   for (int trial = kNumTrials; trial >= least; --trial) {
     if (trial == 0) continue;
     const Complex va = evaluate(a, trial).value, vb = evaluate(b, trial).value;
@@ -428,16 +427,11 @@ std::optional<double> constant_ratio(const Expr& a, const Expr& b) {
 
 bool proportional(const Expr& a, const Expr& b) { return constant_ratio(a, b).has_value(); }
 
-ExprPtr difference(ExprPtr a, ExprPtr b) {
-  auto minus_one = std::make_shared<Expr>();
-  minus_one->number = Rational{-1, 1};
-  auto negative = std::make_shared<Expr>();
-  negative->kind = ExprKind::kMultiply;
-  negative->args = {minus_one, std::move(b)};
-  auto sum = std::make_shared<Expr>();
-  sum->kind = ExprKind::kAdd;
-  sum->args = {std::move(a), negative};
-  return sum;
+ExprPtr number(const Rational& r) { return std::make_shared<Expr>(Expr{.number = r}); }
+ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name) {
+  return std::make_shared<Expr>(Expr{.kind = kind, .name = std::move(name), .args = std::move(args)});
 }
+ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
+ExprPtr difference(ExprPtr a, ExprPtr b) { return node(ExprKind::kAdd, {std::move(a), negated(std::move(b))}); }
 
 }  // namespace tandem::reward

@@ -50,6 +50,10 @@ bool same_value(const Expr& a, const Expr& b);
 bool proportional(const Expr& a, const Expr& b);
 /// a / b where that is one real number at every point tried; nullopt where it is none.
 std::optional<double> constant_ratio(const Expr& a, const Expr& b);
+
+ExprPtr number(const Rational& r);
+ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "");
+ExprPtr negated(ExprPtr e);
 /// a - b.
 ExprPtr difference(ExprPtr a, ExprPtr b);
 

@@ -19,19 +19,6 @@ constexpr int kMaxDepth = 60;
 
 struct NoExpression {};  // thrown and caught in this file alone
 
-ExprPtr number(Rational r) {
-  auto e = std::make_shared<Expr>();
-  e->number = r;
-  return e;
-}
-ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "") {
-  auto e = std::make_shared<Expr>();
-  e->kind = kind;
-  e->args = std::move(args);
-  e->name = std::move(name);
-  return e;
-}
-ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
 ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number({-1, 1})}); }
 
 bool is_function(std::string_view name) {
@@ -66,8 +53,7 @@ class Parser {
     if (text_.substr(at_, token.size()) != token) return false;
     // A command ends where its letters end: \in is not the start of \infty.
     if (token.size() > 1 && token[0] == '\\' && at_ + token.size() < text_.size() &&
-        std::isalpha(static_cast<unsigned char>(token.back())) &&
-        std::isalpha(static_cast<unsigned char>(text_[at_ + token.size()])))
+        is_letter(token.back()) && is_letter(text_[at_ + token.size()]))
       return false;
     at_ += token.size();
     return true;
@@ -80,9 +66,9 @@ class Parser {
     while (at > 0 && std::isspace(static_cast<unsigned char>(text_[at - 1]))) --at;
     return at > 0 ? text_[at - 1] : '\0';
   }
-  bool at_command(std::string_view command) {
+  bool at_command(std::initializer_list<std::string_view> commands) {
     const size_t before = at_;
-    const bool here = take(command);
+    const bool here = std::ranges::any_of(commands, [this](std::string_view command) { return take(command); });
     at_ = before;
     return here;
   }
@@ -122,9 +108,7 @@ class Parser {
   bool starts_factor() {
     const char c = peek();
     if (c == '\\')
-      return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") &&
-             !at_command("\\rfloor") && !at_command("\\rceil") && !at_command("\\over") && !at_command("\\choose") &&
-             !at_command("\\ldots");
+      return !at_command({"\\cdot", "\\times", "\\div", "\\right", "\\rfloor", "\\rceil", "\\over", "\\choose", "\\ldots"});
     return std::isalnum(static_cast<unsigned char>(c)) || c == '(' || c == '{' || c == '[' || c == '.' || (c == '|' && bars_ == 0);
   }
 
@@ -133,7 +117,7 @@ class Parser {
     // 1 \frac{1}{2} and 1 1/2 are mixed numbers.
     if (first->kind == ExprKind::kNumber && first->decimals < 0) {
       const size_t before = at_;
-      if (at_command("\\frac") || std::isdigit(static_cast<unsigned char>(peek()))) {
+      if (at_command({"\\frac"}) || is_digit(peek())) {
         ExprPtr rest = signed_factor();
         if (rest->kind == ExprKind::kNumber && take("/")) rest = node(ExprKind::kMultiply, {rest, inverse(signed_factor())});
         const auto fraction = exact_value(*rest);
@@ -150,7 +134,7 @@ class Parser {
       else if (take("\\div") || take("/"))
         factors.push_back(inverse(signed_factor()));
       else if (starts_factor()) {
-        if (at_ > 0 && std::isdigit(static_cast<unsigned char>(last_before(at_))) && std::isdigit(static_cast<unsigned char>(peek())))
+        if (at_ > 0 && is_digit(last_before(at_)) && is_digit(peek()))
           throw NoExpression();  // `2 3` is no product
         factors.push_back(postfixed());
       } else
@@ -213,7 +197,7 @@ class Parser {
   ExprPtr argument() {
     if (take("{")) return closed("}");
     const char c = peek();
-    if (std::isdigit(static_cast<unsigned char>(c))) {
+    if (is_digit(c)) {
       ++at_;
       return number({c - '0', 1});
     }
@@ -225,7 +209,7 @@ class Parser {
     int decimals = -1;
     while (at_ < text_.size()) {
       const char c = text_[at_];
-      if (std::isdigit(static_cast<unsigned char>(c))) {
+      if (is_digit(c)) {
         digits += c;
         if (decimals >= 0) ++decimals;
       } else if (c == '.' && decimals < 0) {
@@ -266,7 +250,7 @@ class Parser {
       at_ += mark.size();
       const bool braced = mark != "(" && take("{");
       std::string period;
-      while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+      while (at_ < text_.size() && is_digit(text_[at_])) {
         period += text_[at_++];
         if (mark != "(" && !braced) break;
       }
@@ -289,10 +273,10 @@ class Parser {
     const size_t before = at_;
     const bool braced = take("}");
     std::string digits;
-    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) digits += text_[at_++];
+    while (at_ < text_.size() && is_digit(text_[at_])) digits += text_[at_++];
     if (!take("\\dot")) return at_ = before, "";
     const bool is_group = take("{");
-    if (at_ >= text_.size() || !std::isdigit(static_cast<unsigned char>(text_[at_]))) return at_ = before, "";
+    if (at_ >= text_.size() || !is_digit(text_[at_])) return at_ = before, "";
     digits += text_[at_++];
     if (is_group && !braced && !take("}")) return at_ = before, "";
     return digits;
@@ -317,8 +301,8 @@ class Parser {
     const bool is_negative = text_[end] == '-';
     end += is_signed;
     const size_t begin = end;
-    while (end < text_.size() && std::isdigit(static_cast<unsigned char>(text_[end]))) ++end;
-    const bool is_letter_next = end < text_.size() && (std::isalpha(static_cast<unsigned char>(text_[end])) || text_[end] == '^');
+    while (end < text_.size() && is_digit(text_[end])) ++end;
+    const bool is_letter_next = end < text_.size() && (is_letter(text_[end]) || text_[end] == '^');
     if (end == begin || end - begin > 9 || is_letter_next) return std::nullopt;
     if (is_signed && digits != "1" && decimals < 0 && end - begin < 2) return std::nullopt;
     const int64_t exponent = std::stoll(std::string(text_.substr(begin, end - begin)));
@@ -344,13 +328,8 @@ class Parser {
   // sin 2x takes the whole product of plain factors.
   ExprPtr postfixed_chain() {
     std::vector<ExprPtr> factors = {signed_factor()};
-    while (starts_factor() && peek() != '(' && !(peek() == '\\' && at_function())) factors.push_back(postfixed());
+    while (starts_factor() && peek() != '(' && !at_command({"\\sin", "\\cos", "\\tan", "\\ln", "\\log"})) factors.push_back(postfixed());
     return factors.size() == 1 ? factors[0] : node(ExprKind::kMultiply, std::move(factors));
-  }
-  bool at_function() {
-    for (const char* f : {"\\sin", "\\cos", "\\tan", "\\ln", "\\log"})
-      if (at_command(f)) return true;
-    return false;
   }
 
   ExprPtr variable(std::string name) {
@@ -372,16 +351,13 @@ class Parser {
 
   ExprPtr command() {
     size_t end = at_ + 1;
-    while (end < text_.size() && std::isalpha(static_cast<unsigned char>(text_[end]))) ++end;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
     const std::string name(text_.substr(at_ + 1, end - at_ - 1));
     at_ = end;
-    if (name == "frac" || name == "dfrac" || name == "tfrac" || name == "cfrac") {
+    const bool divides = is_one_of(name, {"frac", "dfrac", "tfrac", "cfrac"});
+    if (divides || is_one_of(name, {"binom", "dbinom", "tbinom"})) {
       ExprPtr top = argument(), bottom = argument();
-      return node(ExprKind::kMultiply, {top, inverse(bottom)});
-    }
-    if (name == "binom" || name == "dbinom" || name == "tbinom") {
-      ExprPtr top = argument(), bottom = argument();
-      return node(ExprKind::kFunction, {top, bottom}, "binom");
+      return divides ? node(ExprKind::kMultiply, {top, inverse(bottom)}) : node(ExprKind::kFunction, {top, bottom}, "binom");
     }
     if (name == "sqrt") {
       ExprPtr index = take("[") ? closed("]") : nullptr;
@@ -404,7 +380,7 @@ class Parser {
   // Letters stand for a product of variables, unless they spell a name; longer words are prose.
   ExprPtr word() {
     size_t end = at_;
-    while (end < text_.size() && std::isalpha(static_cast<unsigned char>(text_[end]))) ++end;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
     const std::string name(text_.substr(at_, end - at_));
     if (name == "sqrt" || name == "abs") {
       at_ = end;
@@ -430,7 +406,7 @@ class Parser {
   ExprPtr atom() {
     Depth depth(depth_);
     const char c = peek();
-    if (std::isdigit(static_cast<unsigned char>(c)) || c == '.') return numeral();
+    if (is_digit(c) || c == '.') return numeral();
     if (take("(")) return closed(")");
     if (take("{")) return closed("}");
     if (take("[")) return closed("]");
@@ -443,7 +419,7 @@ class Parser {
       return node(ExprKind::kFunction, {e}, "abs");
     }
     if (c == '\\') return command();
-    if (std::isalpha(static_cast<unsigned char>(c))) return word();
+    if (is_letter(c)) return word();
     throw NoExpression();
   }
 

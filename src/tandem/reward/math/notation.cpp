@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/math/notation.h"
 
-#include <algorithm>
-#include <cctype>
-#include <iterator>
-#include <map>
 #include <optional>
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/relation.h"
 #include "tandem/reward/math/spelled.h"
-#include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
@@ -27,11 +22,9 @@ bool closes(const std::string& text, size_t at) {
   return text[at] == ')' || text[at] == ']' || (text[at] == '}' && at > 0 && text[at - 1] == '\\');
 }
 
-using Names = std::map<std::string_view, std::string_view>;
-
 // Characters for which LaTeX has commands.
 std::string with_commands(std::string s) {
-  static const Names kSigns = {
+  static constexpr Row<std::string_view> kSigns[] = {
       {"\xE2\x88\x92", "-"},           {"\xC2\xB0", "\\degree "},      {"\xCF\x80", "\\pi "},          {"\xC3\x97", "\\times "},
       {"\xE2\x88\x9E", "\\infty "},    {"\xC2\xB1", "\\pm "},          {"\xE2\x88\x93", "\\mp "},      {"\xC3\xB7", "\\div "},
       {"\xC2\xB7", "\\cdot "},         {"\xE2\x8B\x85", "\\cdot "},    {"\xE2\x88\x85", "\\emptyset "}, {"\xE2\x84\x9D", "\\mathbb{R}"},
@@ -48,25 +41,10 @@ std::string with_commands(std::string s) {
       {"\xE2\x80\x88", " "},           {"\xE2\x80\x8A", " "},          {"\xE2\x80\x8B", ""},            {"\xE2\x81\xA0", ""},
       {"\xEF\xBB\xBF", ""},            {"\xC2\xAD", ""},               {"\xE2\x80\x99", "'"}};
   if (std::all_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return s;
-  static const Regex kRoot("\xE2\x88\x9A(?:(\\d+)|)", "math rule", Regex::Effort::kTrusted);
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(kRoot, s); scan.next(); begin = scan.group().end)
-    out.append(s, begin, scan.group().begin - begin).append("\\sqrt ").append(scan.text(1).empty() ? "" : "{" + scan.text(1) + "}");
-  s = out.append(s, begin);
+  static const TrustedRegex kRoot("\xE2\x88\x9A(?:(\\d+)|)");
+  s = kRoot.replaced_in(s, [](const Regex::Scan& root) { return "\\sqrt " + (root.text(1).empty() ? "" : "{" + root.text(1) + "}"); });
   for (const auto& [sign, command] : kSigns) s = replaced(s, sign, command);
   return s;
-}
-
-// Where the group that begins at `open` ends: behind its brace; npos if it does not.
-size_t group_end(const std::string& text, size_t open) {
-  int depth = 0;
-  for (size_t at = open; at < text.size(); ++at) {
-    if (text[at] == '\\') ++at;
-    else if (text[at] == '{') ++depth;
-    else if (text[at] == '}' && --depth == 0) return at + 1;
-  }
-  return std::string::npos;
 }
 
 // The words of \text: marked, but for those that join a list, and single letters that stand for themselves.
@@ -104,20 +82,17 @@ std::string marked_words(const std::string& inner, bool is_font, bool behind_a_n
   return trimmed(out).size() > 1 || behind_a_number ? out + " " : trimmed(out);
 }
 
-const Names& renamed() {
-  static const Names names = {
-      {"dfrac", "\\frac"},  {"tfrac", "\\frac"},   {"cfrac", "\\frac"},     {"dbinom", "\\binom"},       {"tbinom", "\\binom"},
-      {"lbrace", "\\{"},    {"rbrace", "\\}"},     {"lbrack", "["},         {"rbrack", "]"},             {"langle", "("},
-      {"rangle", ")"},      {"lparen", "("},       {"rparen", ")"},         {"lvert", "|"},              {"rvert", "|"},
-      {"vert", "|"},        {"mid", "|"},          {"varnothing", "\\emptyset "}, {"O", "\\emptyset "},  {"degree", "\x07"},
-      {"circ", "\x07"},     {"colon", ":"},        {"ast", "*"},            {"quad", " "},               {"qquad", " "},
-      {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
-      {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
-      {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
-      {"pmod", " \x05mod "}, {"vee", "\\lor "}, {"wedge", "\\land "}, {"cent", " \x05""cent "},
-      {"textcent", " \x05""cent "}, {"pounds", " \x05sterling "}};
-  return names;
-}
+constexpr Row<std::string_view> kRenamed[] = {
+    {"dfrac", "\\frac"},  {"tfrac", "\\frac"},   {"cfrac", "\\frac"},     {"dbinom", "\\binom"},       {"tbinom", "\\binom"},
+    {"lbrace", "\\{"},    {"rbrace", "\\}"},     {"lbrack", "["},         {"rbrack", "]"},             {"langle", "("},
+    {"rangle", ")"},      {"lparen", "("},       {"rparen", ")"},         {"lvert", "|"},              {"rvert", "|"},
+    {"vert", "|"},        {"mid", "|"},          {"varnothing", "\\emptyset "}, {"O", "\\emptyset "},  {"degree", "\x07"},
+    {"circ", "\x07"},     {"colon", ":"},        {"ast", "*"},            {"quad", " "},               {"qquad", " "},
+    {"enspace", " "},     {"thinspace", " "},    {"space", " "},          {"hfill", " "},              {"R", "\\mathbb{R}"},
+    {"lt", "<"},          {"gt", ">"},           {"cr", "\x01"},          {"dots", "\\ldots "},        {"cdots", "\\ldots "},
+    {"backslash", "\\setminus "}, {"smallsetminus", "\\setminus "}, {"dotsc", "\\ldots "}, {"bmod", " \x05mod "}, {"mod", " \x05mod "},
+    {"pmod", " \x05mod "}, {"vee", "\\lor "}, {"wedge", "\\land "}, {"cent", " \x05""cent "},
+    {"textcent", " \x05""cent "}, {"pounds", " \x05sterling "}};
 
 bool is_layout(std::string_view name) {
   return is_one_of(name, {"left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "Biggl",
@@ -196,8 +171,8 @@ class Layout {
     } else if (name == "pmod" && group) {
       out_ += std::string(" ") + kWord + "mod " + *group;
       at_ = group_end_;
-    } else if (const auto other = renamed().find(name); other != renamed().end()) {
-      out_ += other->second;
+    } else if (const auto* other = value_of(kRenamed, name)) {
+      out_ += *other;
       at_ = end;
       if (name == "cr") row_end();
     } else {
@@ -235,7 +210,7 @@ class Layout {
     if (at_ < text_.size() && text_[at_] == '*') ++at_;
     const size_t open = text_.find_first_not_of(" \n", at_);
     if (open == std::string::npos || text_[open] != '[') return;
-    static const Regex kDistance(R"(^\[\s*-?[\d.]*\s*(?:pt|ex|em|mm|cm|in|\\[a-z]+)\s*\]$)", "math rule", Regex::Effort::kTrusted);
+    static const TrustedRegex kDistance(R"(^\[\s*-?[\d.]*\s*(?:pt|ex|em|mm|cm|in|\\[a-z]+)\s*\]$)");
     const size_t close = text_.find(']', open);
     if (close != std::string::npos && close - open < 20 && kDistance.found_in(text_.substr(open, close + 1 - open))) at_ = close + 1;
   }
@@ -258,30 +233,22 @@ class Layout {
 
 // 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so. 1\,000 and 1 000 are, too.
 std::string without_tight_commas(const std::string& text) {
-  static const Regex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))");
   return substituted(kTight, text, "");
 }
 // 1'234'567 and 1.234.567; with one point it is a decimal.
 std::string without_marks_in_numbers(const std::string& text) {
-  static const Regex kMarks(R"((?<![\d.,'])\d{1,3}(?:(?:'\d{3})++|(?:\.\d{3}){2,}+)(?![\d.,']))", "math rule", Regex::Effort::kTrusted);
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(kMarks, text); scan.next(); begin = scan.group().end)
-    out.append(text, begin, scan.group().begin - begin).append(replaced(replaced(scan.text(), "'", ""), ".", ""));
-  return out.append(text, begin);
+  static const TrustedRegex kMarks(R"((?<![\d.,'])\d{1,3}(?:(?:'\d{3})++|(?:\.\d{3}){2,}+)(?![\d.,']))");
+  return kMarks.replaced_in(text, [](const Regex::Scan& number) { return replaced(replaced(number.text(), "'", ""), ".", ""); });
 }
 std::string without_gaps_in_numbers(const std::string& text) {
-  static const Regex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))", "math rule", Regex::Effort::kTrusted);
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(kGap, text); scan.next(); begin = scan.group().end)
-    out.append(text, begin, scan.group().begin - begin).append(replaced(scan.text(1), " ", ""));
-  return out.append(text, begin);
+  static const TrustedRegex kGap(R"((?<![\d.,])(\d{1,3}(?: \d{3})++)(?![\d/]|[.,]\d))");
+  return kGap.replaced_in(text, [](const Regex::Scan& number) { return replaced(number.text(1), " ", ""); });
 }
 
 // `x > 1 and x < 2` as 1 < x < 2: of two bounds, `and` is no list of both.
 std::string with_both_bounds(const std::string& text) {
-  static const Regex kAnd(R"((?<=[\d)\]}\sA-Za-z])\band\b(?=[\s\d(\\$-]))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kAnd(R"((?<=[\d)\]}\sA-Za-z])\band\b(?=[\s\d(\\$-]))");
   if (text.find("and") == std::string::npos) return text;
   Regex::Scan scan(kAnd, text);
   if (!scan.next()) return text;
@@ -299,16 +266,15 @@ std::string with_both_bounds(const std::string& text) {
 
 // What is written with letters or signs of the keyboard in place of commands.
 std::string with_usual_signs(std::string s) {
-  static const Regex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^)|(?<=\d)\s+[xX]\s+(?=\d))", "math rule", Regex::Effort::kTrusted),
-      kPlusMinus(R"((?:^|(?<==))\s*+\+-(?=[\s\d\\(A-Za-z]))", "math rule", Regex::Effort::kTrusted),
-      kUnion(R"((?<=[)\]])\s*+U\s*+(?=[(\[]))", "math rule", Regex::Effort::kTrusted),
-      kDots(R"(,\s*+\.\.\.)", "math rule", Regex::Effort::kTrusted),
-      kUnequal(R"(\\not\s*+(?:=|\\equal))", "math rule", Regex::Effort::kTrusted),
-      kMoneyOfTheUs(R"(\b(?:US|U\.S\.)(?=\s*\x06))", "math rule", Regex::Effort::kTrusted),
-      kChoose(R"((?<![\w)}])(?:\{\s*+\})?[_^]\s*+\{?+\s*+(\d++|[a-z])\s*+\}?+\s*+\x05?C\s*+_\s*+\{?+\s*+(\d++|[a-z])(?:\s*+\})?)",
-              "math rule", Regex::Effort::kTrusted),
+  static const TrustedRegex kTimes(R"((?<=\d)\s*[xX]\s*(?=10\^)|(?<=\d)\s+[xX]\s+(?=\d))"),
+      kPlusMinus(R"((?:^|(?<==))\s*+\+-(?=[\s\d\\(A-Za-z]))"),
+      kUnion(R"((?<=[)\]])\s*+U\s*+(?=[(\[]))"),
+      kDots(R"(,\s*+\.\.\.)"),
+      kUnequal(R"(\\not\s*+(?:=|\\equal))"),
+      kMoneyOfTheUs(R"(\b(?:US|U\.S\.)(?=\s*\x06))"),
+      kChoose(R"((?<![\w)}])(?:\{\s*+\})?[_^]\s*+\{?+\s*+(\d++|[a-z])\s*+\}?+\s*+\x05?C\s*+_\s*+\{?+\s*+(\d++|[a-z])(?:\s*+\})?)"),
       kOutward(R"((\[|(?<![^\s=p])\])([^()\[\],]+,[^()\[\],]+)(\[|\]))"
-               R"((?=\s*(?:$|\\c[ua]p|[,.;]|and\b|or\b)))", "math rule", Regex::Effort::kTrusted);
+               R"((?=\s*(?:$|\\c[ua]p|[,.;]|and\b|or\b)))");
   s = replaced(substituted(kTimes, s, "\\times "), "+/-", "\\pm ");
   if (s.find("+-") != std::string::npos) s = substituted(kPlusMinus, s, "\\pm ");
   if (s.find('U') != std::string::npos) s = substituted(kMoneyOfTheUs, substituted(kUnion, s, "\\cup "), "");
@@ -316,28 +282,20 @@ std::string with_usual_signs(std::string s) {
   if (s.find("\\not") != std::string::npos) s = substituted(kUnequal, s, "\\neq ");
   if (s.find("\\equiv") != std::string::npos && s.find("mod") != std::string::npos) s = replaced(s, "\\equiv", "=");
   s = replaced(s, ":=", "=");
-  static const Regex kOr(R"(\\lor\b)", "math rule", Regex::Effort::kTrusted), kAlso(R"(\\land\b)", "math rule", Regex::Effort::kTrusted),
-      kRelation(R"([<>=]|\\(?:le|ge|ne|in)(?:q|slant)?\b)", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kOr(R"(\\lor\b)"), kAlso(R"(\\land\b)"),
+      kRelation(R"([<>=]|\\(?:le|ge|ne|in)(?:q|slant)?\b)");
   if (s.find("\\l") != std::string::npos && kRelation.found_in(s)) s = substituted(kAlso, substituted(kOr, s, " or "), " and ");
-  std::string out;
-  size_t begin = 0;
-  for (const Regex* pattern : {&kChoose, &kOutward}) {
-    if (s.find_first_of(pattern == &kChoose ? "C" : "[]") == std::string::npos) continue;
-    for (Regex::Scan scan(*pattern, s); scan.next(); begin = scan.group().end) {
-      out.append(s, begin, scan.group().begin - begin);
-      if (pattern == &kChoose) out += "\\binom{" + scan.text(1) + "}{" + scan.text(2) + "}";
-      else out += (scan.text(1) == "]" ? "(" : "[") + scan.text(2) + (scan.text(3) == "[" ? ")" : "]");  // ]1,2[
-    }
-    s = out.append(s, begin);
-    out.clear();
-    begin = 0;
-  }
-  return s;
+  if (s.find('C') != std::string::npos)
+    s = kChoose.replaced_in(s, [](const Regex::Scan& c) { return "\\binom{" + c.text(1) + "}{" + c.text(2) + "}"; });
+  if (s.find_first_of("[]") == std::string::npos) return s;
+  return kOutward.replaced_in(s, [](const Regex::Scan& interval) {  // ]1,2[
+    return (interval.text(1) == "]" ? "(" : "[") + interval.text(2) + (interval.text(3) == "[" ? ")" : "]");
+  });
 }
 
 // `19, 46, and 82`, `(11,7)or(7,11)` and `1; 2` are lists.
 std::string with_commas(const std::string& text) {
-  static const Regex kJoint(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kJoint(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))");
   std::string out;
   size_t begin = 0;
   for (Regex::Scan scan(kJoint, text); scan.next(); begin = scan.group().end) {
@@ -345,7 +303,7 @@ std::string with_commas(const std::string& text) {
     if (!out.empty() && out.back() != ',') out += ",";
     out += " ";
   }
-  static const Regex kGap(R"(,\s*+(?=,))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kGap(R"(,\s*+(?=,))");
   return substituted(kGap, replaced(out + text.substr(begin), ";", ","), "");
 }
 
@@ -376,24 +334,19 @@ std::string without_wrapping(std::string text) {
 
 // \frac{\text{m}}{\text{s}} as m/s, and (\text{mod } 5) without its brackets.
 std::string with_plain_words(const std::string& text) {
-  static const Regex kRate(R"(\\frac\s*\{\s*(\x05\w+)\s*\}\s*\{\s*(\x05\w+)\s*\})", "math rule", Regex::Effort::kTrusted),
-      kModulo(R"(\(\s*(\x05mod\s[^()]{0,40})\))", "math rule", Regex::Effort::kTrusted);
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(kRate, text); scan.next(); begin = scan.group().end)
-    out.append(text, begin, scan.group().begin - begin).append(" ").append(scan.text(1)).append("/").append(scan.text(2));
-  return substituted(kModulo, out.append(text, begin), " ");
+  static const TrustedRegex kRate(R"(\\frac\s*\{\s*(\x05\w+)\s*\}\s*\{\s*(\x05\w+)\s*\})"),
+      kModulo(R"(\(\s*(\x05mod\s[^()]{0,40})\))");
+  const std::string plain = kRate.replaced_in(text, [](const Regex::Scan& rate) { return " " + rate.text(1) + "/" + rate.text(2); });
+  return substituted(kModulo, plain, " ");
 }
 
 // Other names of the empty set and of the real line, which is an interval.
 std::string with_sets_named(std::string text) {
-  static const Regex kNoMember(R"(\\\{\s*+\\\}|\x05empty\s++\x05set)", "math rule", Regex::Effort::kTrusted);
-  static const Regex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
-                            R"(|\\mathbb\{R\}(?!\s*[\^_]))", "math rule",
-                            Regex::Effort::kTrusted);
-  static const Regex kPositive(R"(\\mathbb\{R\}\s*+(?:\^\s*+(?:\+|\{\s*+\+\s*+\})|_\s*+\{\s*+>\s*+0\s*+\}))", "math rule",
-                               Regex::Effort::kTrusted),
-      kNotNegative(R"(\\mathbb\{R\}\s*+_\s*+\{\s*+(?:\\ge(?:q|qslant)?|>=)\s*+0\s*+\})", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kNoMember(R"(\\\{\s*+\\\}|\x05empty\s++\x05set)");
+  static const TrustedRegex kReals(R"((?i)^\s*+(?:\x05?all\s++)?(?:\x05?the\s++)?\x05?real(?:s|\s++\x05?numbers?)\s*+$)"
+                                   R"(|\\mathbb\{R\}(?!\s*[\^_]))");
+  static const TrustedRegex kPositive(R"(\\mathbb\{R\}\s*+(?:\^\s*+(?:\+|\{\s*+\+\s*+\})|_\s*+\{\s*+>\s*+0\s*+\}))"),
+      kNotNegative(R"(\\mathbb\{R\}\s*+_\s*+\{\s*+(?:\\ge(?:q|qslant)?|>=)\s*+0\s*+\})");
   if (text.find("\\mathbb{R}") != std::string::npos)
     text = substituted(kNotNegative, substituted(kPositive, text, "(0,\\infty)"), "[0,\\infty)");
   if (text.find("\\{") != std::string::npos || text.find("empty") != std::string::npos) text = substituted(kNoMember, text, "\\emptyset ");
@@ -405,18 +358,24 @@ std::string with_sets_named(std::string text) {
 }  // namespace
 
 std::string substituted(const Regex& pattern, const std::string& text, std::string_view by) {
-  std::string out;
-  size_t begin = 0;
-  for (Regex::Scan scan(pattern, text); scan.next(); begin = scan.group().end) {
-    out.append(text, begin, scan.group().begin - begin).append(by);
-    if (scan.num_groups() > 1) out += scan.text(1);
+  return pattern.replaced_in(text, [by](const Regex::Scan& match) {
+    return std::string(by) + (match.num_groups() > 1 ? match.text(1) : "");
+  });
+}
+
+size_t group_end(std::string_view text, size_t open) {
+  int depth = 0;
+  for (size_t at = open; at < text.size(); ++at) {
+    if (text[at] == '\\') ++at;
+    else if (text[at] == '{') ++depth;
+    else if (text[at] == '}' && --depth == 0) return at + 1;
   }
-  return out.append(text, begin);
+  return std::string_view::npos;
 }
 
 // 12,345 is a number. In brackets a comma separates, as in (20,100); what stands in them is read member by member.
 std::string without_thousands(const std::string& text) {
-  static const Regex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))");
   std::string out;
   size_t begin = 0;
   int depth = 0;
@@ -436,7 +395,7 @@ std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
   if (std::count(s.begin(), s.end(), '$') == 1 && s.find("\\$") == std::string::npos) s = replaced(s, "$", "\\$");  // it opens no formula
   s = Layout(with_commands(without_tight_commas(s))).read();
-  static const Regex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))", "math rule", Regex::Effort::kTrusted);
+  static const TrustedRegex kAngle(R"((?:\{\})?\^\s*(?:\{\s*\x07\s*\}|\x07))");
   if (s.find(kDegree) != std::string::npos) s = substituted(kAngle, s, "\x07");
   s = with_usual_phrases(with_spelled_numbers(with_usual_signs(std::move(s))));
   if (s.find(kWord) != std::string::npos) s = with_plain_words(s);

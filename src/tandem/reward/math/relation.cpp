@@ -7,7 +7,7 @@
 
 #include "tandem/base/strings.h"
 #include "tandem/reward/math/math_expr.h"
-#include "tandem/text/regex.h"
+#include "tandem/reward/math/notation.h"
 
 namespace tandem::reward {
 namespace {
@@ -106,11 +106,10 @@ bool same_inequality(const Relation& a, const Relation& b) {
 
 // A letter or a word, with an index, primes and arguments: x, x_1, f(2x), P(A), \angle ABC, Area.
 bool is_symbol(std::string_view text) {
-  static const text::Regex kSymbol(
+  static const TrustedRegex kSymbol(
       R"((?x)^(?:\\(?:angle|triangle|overline|hat|bar|vec|widehat|measuredangle|ell|alpha|beta|gamma|delta|theta|lambda|mu|omega|
           phi|varphi|rho|sigma|tau|epsilon|Delta|Omega|Sigma|arc)\b|[A-Za-z\x05\x20{}~'?]|
-          \|[A-Z]{2}\||\^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)",
-      "math rule", text::Regex::Effort::kTrusted);
+          \|[A-Z]{2}\||\^\{-1\}(?=\()|_(?:\w|\{[^{}]{0,20}\})|\([^()]{0,30}\)|\x07)+$)");
   if (text.empty() || text.size() > 60 || text[0] == ' ' || text[0] == '(' || text[0] == '_') return false;
   return kSymbol.found_in(text);
 }

@@ -2,9 +2,7 @@
 #include "tandem/reward/math/words.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -17,63 +15,47 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string in_lower_case(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 struct Unit {
   char kind;           // units of one kind can be changed into each other
   const char* factor;  // to the smallest of them here
 };
-using Units = std::map<std::string_view, Unit>;
-const Units& units() {
-  static const Units table = {
-      {"mm", {'l', "1"}},        {"cm", {'l', "10"}},        {"m", {'l', "1000"}},     {"km", {'l', "1000000"}}, {"inch", {'l', "25.4"}},
-      {"foot", {'l', "304.8"}},  {"yard", {'l', "914.4"}},   {"mile", {'l', "1609344"}}, {"second", {'t', "1"}}, {"minute", {'t', "60"}},
-      {"hour", {'t', "3600"}},   {"day", {'t', "86400"}},    {"week", {'t', "604800"}}, {"month", {'M', "1"}},   {"year", {'M', "12"}},
-      {"mg", {'w', "1"}},        {"gram", {'w', "1000"}},    {"kg", {'w', "1000000"}}, {"ounce", {'o', "1"}},    {"pound", {'o', "16"}},
-      {"ton", {'T', "1"}},       {"ml", {'v', "1"}},         {"liter", {'v', "1000"}}, {"cup", {'c', "1"}},      {"pint", {'c', "2"}},
-      {"quart", {'c', "4"}},     {"gallon", {'c', "16"}},    {"cent", {'d', "1"}},     {"dollar", {'d', "100"}}, {"euro", {'e', "1"}},
-      {"sterling", {'s', "1"}},  {"rupee", {'r', "1"}},      {"yen", {'y', "1"}},      {"celsius", {'C', "1"}},  {"fahrenheit", {'F', "1"}},
-      {"radian", {'R', "1"}},    {"newton", {'N', "1"}},     {"joule", {'J', "1"}},   {"watt", {'W', "1"}},     {"kelvin", {'K', "1"}},
-      {"kwh", {'k', "1"}},       {"hz", {'H', "1"}},        {"khz", {'H', "1000"}},  {"kj", {'J', "1000"}},     {"kn", {'N', "1000"}},
-      {"kw", {'W', "1000"}},     {"pa", {'P', "1"}},         {"kpa", {'P', "1000"}},
-      {"volt", {'V', "1"}},       {"ohm", {'O', "1"}},     {"mole", {'m', "1"}}};
-  return table;
-}
+constexpr Row<Unit> kUnits[] = {
+    {"mm", {'l', "1"}},        {"cm", {'l', "10"}},        {"m", {'l', "1000"}},     {"km", {'l', "1000000"}}, {"inch", {'l', "25.4"}},
+    {"foot", {'l', "304.8"}},  {"yard", {'l', "914.4"}},   {"mile", {'l', "1609344"}}, {"second", {'t', "1"}}, {"minute", {'t', "60"}},
+    {"hour", {'t', "3600"}},   {"day", {'t', "86400"}},    {"week", {'t', "604800"}}, {"month", {'M', "1"}},   {"year", {'M', "12"}},
+    {"mg", {'w', "1"}},        {"gram", {'w', "1000"}},    {"kg", {'w', "1000000"}}, {"ounce", {'o', "1"}},    {"pound", {'o', "16"}},
+    {"ton", {'T', "1"}},       {"ml", {'v', "1"}},         {"liter", {'v', "1000"}}, {"cup", {'c', "1"}},      {"pint", {'c', "2"}},
+    {"quart", {'c', "4"}},     {"gallon", {'c', "16"}},    {"cent", {'d', "1"}},     {"dollar", {'d', "100"}}, {"euro", {'e', "1"}},
+    {"sterling", {'s', "1"}},  {"rupee", {'r', "1"}},      {"yen", {'y', "1"}},      {"celsius", {'C', "1"}},  {"fahrenheit", {'F', "1"}},
+    {"radian", {'R', "1"}},    {"newton", {'N', "1"}},     {"joule", {'J', "1"}},   {"watt", {'W', "1"}},     {"kelvin", {'K', "1"}},
+    {"kwh", {'k', "1"}},       {"hz", {'H', "1"}},        {"khz", {'H', "1000"}},  {"kj", {'J', "1000"}},     {"kn", {'N', "1000"}},
+    {"kw", {'W', "1000"}},     {"pa", {'P', "1"}},         {"kpa", {'P', "1000"}},
+    {"volt", {'V', "1"}},       {"ohm", {'O', "1"}},     {"mole", {'m', "1"}}};
 
 // Short forms, other spellings and plurals that no rule gives; the value is the usual name.
-const std::map<std::string_view, std::string_view>& usual_names() {
-  static const std::map<std::string_view, std::string_view> table = {
-      {"centimeter", "cm"},  {"centimetre", "cm"}, {"millimeter", "mm"}, {"millimetre", "mm"}, {"meter", "m"},       {"metre", "m"},
-      {"kilometer", "km"},   {"kilometre", "km"},  {"in", "inch"},       {"inche", "inch"},    {"ft", "foot"},       {"feet", "foot"},
-      {"yd", "yard"},        {"mi", "mile"},       {"sec", "second"},    {"s", "second"},      {"min", "minute"},    {"hr", "hour"},
-      {"h", "hour"},         {"g", "gram"},        {"kilogram", "kg"},   {"milligram", "mg"},  {"lb", "pound"},      {"oz", "ounce"},
-      {"litre", "liter"},    {"l", "liter"},       {"milliliter", "ml"}, {"usd", "dollar"},    {"buck", "dollar"},   {"eur", "euro"},
-      {"r", "remainder"},    {"rem", "remainder"}, {"a.m", "am"},        {"p.m", "pm"},        {"c", "celsius"},     {"f", "fahrenheit"},
-      {"people", "person"},  {"children", "child"}, {"men", "man"},      {"women", "woman"},   {"sq", "square"},
-      {"cu", "cubic"},       {"whenever", "when"}, {"mol", "mole"},       {"n", "newton"},     {"j", "joule"},       {"w", "watt"},
-      {"rs", "rupee"},       {"inr", "rupee"},     {"rad", "radian"},    {"pct", "percent"},   {"percentage", "percent"},
-      {"modulo", "mod"},     {"wk", "week"},       {"yr", "year"},       {"mo", "month"},      {"approximately", "about"}};
-  return table;
-}
+constexpr Row<std::string_view> kUsualNames[] = {
+    {"centimeter", "cm"},  {"centimetre", "cm"}, {"millimeter", "mm"}, {"millimetre", "mm"}, {"meter", "m"},       {"metre", "m"},
+    {"kilometer", "km"},   {"kilometre", "km"},  {"in", "inch"},       {"inche", "inch"},    {"ft", "foot"},       {"feet", "foot"},
+    {"yd", "yard"},        {"mi", "mile"},       {"sec", "second"},    {"s", "second"},      {"min", "minute"},    {"hr", "hour"},
+    {"h", "hour"},         {"g", "gram"},        {"kilogram", "kg"},   {"milligram", "mg"},  {"lb", "pound"},      {"oz", "ounce"},
+    {"litre", "liter"},    {"l", "liter"},       {"milliliter", "ml"}, {"usd", "dollar"},    {"buck", "dollar"},   {"eur", "euro"},
+    {"r", "remainder"},    {"rem", "remainder"}, {"a.m", "am"},        {"p.m", "pm"},        {"c", "celsius"},     {"f", "fahrenheit"},
+    {"people", "person"},  {"children", "child"}, {"men", "man"},      {"women", "woman"},   {"sq", "square"},
+    {"cu", "cubic"},       {"whenever", "when"}, {"mol", "mole"},       {"n", "newton"},     {"j", "joule"},       {"w", "watt"},
+    {"rs", "rupee"},       {"inr", "rupee"},     {"rad", "radian"},    {"pct", "percent"},   {"percentage", "percent"},
+    {"modulo", "mod"},     {"wk", "week"},       {"yr", "year"},       {"mo", "month"},      {"approximately", "about"}};
 
 // Powers of ten, and what counts by the dozen.
-const std::map<std::string_view, std::string_view>& scales() {
-  static const std::map<std::string_view, std::string_view> table = {
-      {"hundred", "10^2"}, {"thousand", "10^3"}, {"million", "10^6"}, {"billion", "10^9"}, {"trillion", "10^12"},
-      {"quadrillion", "10^15"}, {"lakh", "10^5"}, {"crore", "10^7"}, {"ten", "10"}, {"dozen", "12"}};
-  return table;
-}
+constexpr Row<std::string_view> kScales[] = {
+    {"hundred", "10^2"}, {"thousand", "10^3"}, {"million", "10^6"}, {"billion", "10^9"}, {"trillion", "10^12"},
+    {"quadrillion", "10^15"}, {"lakh", "10^5"}, {"crore", "10^7"}, {"ten", "10"}, {"dozen", "12"}};
 
 bool is_condition(std::string_view word) { return is_one_of(word, {"if", "when", "where", "for", "unless", "otherwise", "except",
     "provided", "given"}); }
 
 // Words that change what a number says: they never go.
 bool carries_meaning(std::string_view word) {
-  return is_condition(word) || scales().contains(word) || word.ends_with("teenth") || word.ends_with("tieth") ||
+  return is_condition(word) || value_of(kScales, word) || word.ends_with("teenth") || word.ends_with("tieth") ||
          word.ends_with("illionth") ||
          is_one_of(word, {"to", "through", "till", "until", "from", "between", "remainder", "mod", "not", "no", "less", "fewer", "least",
                           "most", "than", "is", "are", "or", "am", "pm", "noon", "midnight", "plus", "minus", "half", "halve", "third",
@@ -93,7 +75,7 @@ bool is_filler(std::string_view word) {
 
 // Words that stand outside \text: longer ones, and short ones that spell no product of variables.
 bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_before) {
-  const std::string known = in_lower_case(word);
+  const std::string known = lower_ascii(word);
   if (is_one_of(known, {"sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln",
       "log", "exp", "abs", "pi", "inf", "infinity", "frac", "pm"}))
     return known == "pm" && behind_a_number;
@@ -109,23 +91,17 @@ bool is_plain_word(std::string_view word, bool behind_a_number, bool blank_befor
 }
 
 std::string usual_name(std::string word) {
-  word = in_lower_case(word);
+  word = lower_ascii(word);
   while (!word.empty() && word.back() == '.') word.pop_back();
-  const auto known = [&]() -> std::optional<std::string> {
-    const auto found = usual_names().find(word);
-    return found == usual_names().end() ? std::nullopt : std::optional(std::string(found->second));
-  };
-  if (const auto name = known()) return *name;
+  if (const auto* name = value_of(kUsualNames, word)) return std::string(*name);
   const bool is_plural = word.size() > 2 && word.ends_with('s') && !word.ends_with("ss") && !word.ends_with("us") && !word.ends_with("is");
   if (is_plural && word != "times") word.pop_back();
-  return known().value_or(word);
+  const auto* name = value_of(kUsualNames, word);
+  return name ? std::string(*name) : word;
 }
 
 // The unit of one word; nullptr where that is none.
-const Unit* unit_of(const std::string& word) {
-  const auto unit = units().find(word);
-  return unit == units().end() ? nullptr : &unit->second;
-}
+const Unit* unit_of(const std::string& word) { return value_of(kUnits, word); }
 
 bool is_power(std::string_view word) { return word.starts_with('^') || word == "square" || word == "cubic"; }
 
@@ -134,8 +110,8 @@ void fold(Worded& text) {
   for (size_t i = 0; i < text.words.size(); ++i) {
     Words& words = text.words[i];
     std::string& term = text.terms[i];
-    while (!term.empty() && !words.empty() && scales().contains(words.front()) && parse_expression(term)) {
-      term = "(" + term + ")*" + std::string(scales().find(words.front())->second);
+    while (!term.empty() && !words.empty() && value_of(kScales, words.front()) && parse_expression(term)) {
+      term = "(" + term + ")*" + std::string(*value_of(kScales, words.front()));
       words.erase(words.begin());
     }
     if (words.size() > 1 && words[0] == "per" && words[1] == "cent") words.erase(words.begin()), words[0] = "percent";
@@ -228,7 +204,7 @@ class Reader {
   }
   // a.m. and p.m., and p.m without its last stop
   bool is_clock(size_t end) const {
-    return end == at_ + 1 && is_one_of(in_lower_case(text_.substr(at_, 3)), {"a.m", "p.m"}) && !is_letter_at(at_ + 3);
+    return end == at_ + 1 && is_one_of(lower_ascii(text_.substr(at_, 3)), {"a.m", "p.m"}) && !is_letter_at(at_ + 3);
   }
   // 5 R 2, and 5R2
   bool is_remainder(size_t end) {
@@ -417,10 +393,6 @@ bool same_units(const Words& a, const Words& b, WordMatch& match) {
 
 }  // namespace
 
-bool Worded::has_terms() const {
-  return std::any_of(terms.begin(), terms.end(), [](const std::string& term) { return !term.empty(); });
-}
-
 Worded read_words(const std::string& text) { return Reader(text).read(); }
 
 bool has_condition(const Worded& text) {
@@ -436,7 +408,7 @@ bool is_quantity(const Worded& text) {
 bool has_known_units(const Worded& text) {
   return std::ranges::all_of(text.words, [](const Words& words) {
     return std::ranges::all_of(words, [](const std::string& word) {
-      return units().contains(word) || is_power(word) || is_one_of(word, {"per", "percent", "degree"});
+      return unit_of(word) || is_power(word) || is_one_of(word, {"per", "percent", "degree"});
     });
   });
 }

@@ -12,7 +12,6 @@ struct Worded {
   std::vector<std::string> terms;
   std::vector<std::vector<std::string>> words;   ///< in lower case, in the singular, by the usual name of a unit
   bool has_words() const { return !words.empty(); }
-  bool has_terms() const;
 };
 /// Words stand outside brackets. `4 million` is the term 4 times 10^6, `50 percent` is 50%, `3 hours 40 minutes` is 220 minutes.
 Worded read_words(const std::string& text);

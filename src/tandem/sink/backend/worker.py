@@ -56,13 +56,15 @@ def numbers(tree):
     return {name: value for name, value in tree.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
 
 
-class Wandb:
+class Tracker:
+    def __init__(self, job, place):
+        self.job, self.place, self.run = job, place, None
+
+
+class Wandb(Tracker):
     """https://docs.wandb.ai/ref/python/. WANDB_MODE=offline and the package's other variables work."""
 
     SETTLES_S = 10  # that a step may be on its way when log() has returned
-
-    def __init__(self, job, place):
-        self.job, self.place, self.run = job, place, None
 
     def start(self):
         import wandb
@@ -84,13 +86,10 @@ class Wandb:
         wandb.teardown()
 
 
-class Swanlab:
+class Swanlab(Tracker):
     """https://docs.swanlab.cn/. SWANLAB_MODE=local and the package's other variables work."""
 
     SETTLES_S = 10
-
-    def __init__(self, job, place):
-        self.job, self.place, self.run = job, place, None
 
     def start(self):
         os.environ.setdefault("SWANLAB_INTERACTIVE", "false")         # there is nobody to ask
@@ -117,14 +116,11 @@ class Swanlab:
         swanlab.finish(**({} if how == "finished" else {"state": state, "error": f"the run {how}"}))
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """https://mlflow.org/docs/latest/api_reference/python_api/mlflow.client.html. Its server or folder is that of the first start."""
 
     SETTLES_S = 0
     PARAMS_AT_ONCE, PARAM_CHARS, METRICS_AT_ONCE = 100, 6000, 1000  # that its stores take
-
-    def __init__(self, job, place):
-        self.job, self.place, self.client, self.run_id = job, place, None, None
 
     def start(self):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder was asked for

@@ -19,20 +19,17 @@ Value Renderer::evaluate(const Expression& one) {
 Value Renderer::dispatch(const Expression& one) {
   switch (one.kind) {
     case ExpressionKind::kConstant: return one.constant;
-    case ExpressionKind::kName: return name(one);
+    case ExpressionKind::kName: return named(one.name);
     case ExpressionKind::kList:
     case ExpressionKind::kTuple: return list(one);
     case ExpressionKind::kDict: return dict(one);
     case ExpressionKind::kNegative: return negative(evaluate(*one.parts[0]));
     case ExpressionKind::kPositive: return binary(workspace_, "+", int64_t{0}, evaluate(*one.parts[0]));
     case ExpressionKind::kNot: return !truth(evaluate(*one.parts[0]));
-    case ExpressionKind::kAnd: {
-      Value left = evaluate(*one.parts[0]);
-      return truth(left) ? evaluate(*one.parts[1]) : left;
-    }
+    case ExpressionKind::kAnd:
     case ExpressionKind::kOr: {
       Value left = evaluate(*one.parts[0]);
-      return truth(left) ? left : evaluate(*one.parts[1]);
+      return truth(left) == (one.kind == ExpressionKind::kAnd) ? evaluate(*one.parts[1]) : left;
     }
     case ExpressionKind::kBinary: {
       const Value left = evaluate(*one.parts[0]), right = evaluate(*one.parts[1]);
@@ -49,16 +46,19 @@ Value Renderer::dispatch(const Expression& one) {
     case ExpressionKind::kSlice: return sliced(one);
     case ExpressionKind::kCall: return call(one);
     case ExpressionKind::kFilter: return filter(one, nullptr);
-    case ExpressionKind::kTest: return test(one);
+    case ExpressionKind::kTest: {
+      const Value value = evaluate(*one.parts[0]);
+      return apply_test(workspace_, one.name, value, arguments(one));
+    }
   }
   return {};
 }
 
-Value Renderer::name(const Expression& one) const {
+Value Renderer::named(const std::string& name) const {
   for (const Frame* at = frame_.get(); at; at = at->parent.get())
-    if (const auto found = at->names.find(one.name); found != at->names.end()) return found->second;
-  if (const auto found = globals_.find(one.name); found != globals_.end()) return found->second;
-  return Value::undefined("'" + one.name + "' is undefined");
+    if (const auto found = at->names.find(name); found != at->names.end()) return found->second;
+  if (const auto found = globals_.find(name); found != globals_.end()) return found->second;
+  return Value::undefined("'" + name + "' is undefined");
 }
 
 Value Renderer::list(const Expression& one) {
@@ -147,11 +147,6 @@ Value Renderer::filter(const Expression& one, const Value* innermost) {
   else
     value = innermost && one.parts[0]->kind == ExpressionKind::kFilter ? filter(*one.parts[0], innermost) : evaluate(*one.parts[0]);
   return apply_filter(workspace_, one.name, value, arguments(one));
-}
-
-Value Renderer::test(const Expression& one) {
-  const Value value = evaluate(*one.parts[0]);
-  return apply_test(workspace_, one.name, value, arguments(one));
 }
 
 }  // namespace tandem::text::jinja

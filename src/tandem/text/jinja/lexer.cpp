@@ -2,7 +2,6 @@
 #include "tandem/text/jinja/lexer.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include "tandem/base/error.h"

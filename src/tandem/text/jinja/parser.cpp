@@ -80,6 +80,16 @@ ExpressionPtr ExpressionParser::node(ExpressionKind kind, std::string name, Part
   return make(kind, std::move(list), std::move(name));
 }
 
+// Passes `close`. A comma stands between two items, and may stand behind the last.
+template <class Item>
+void ExpressionParser::separated_until(std::string_view close, Item item) {
+  while (!is_operator(close)) {
+    item();
+    if (!is_operator(close)) expect(",");
+  }
+  skip();
+}
+
 ExpressionPtr ExpressionParser::constant(Value value) {
   auto made = make(ExpressionKind::kConstant, {});
   made->constant = std::move(value);
@@ -257,30 +267,22 @@ ExpressionPtr ExpressionParser::primary() {
     expect(")");
     return inside;
   }
-  if (take("[")) return bracketed("]", ExpressionKind::kList);
+  if (take("[")) {
+    std::vector<ExpressionPtr> parts;
+    separated_until("]", [&] { parts.push_back(expression()); });
+    return make(ExpressionKind::kList, std::move(parts));
+  }
   if (take("{")) return dictionary();
   fail_here("an expression");
 }
 
-ExpressionPtr ExpressionParser::bracketed(std::string_view close, ExpressionKind kind) {
-  std::vector<ExpressionPtr> parts;
-  while (!is_operator(close)) {
-    parts.push_back(expression());
-    if (!is_operator(close)) expect(",");
-  }
-  skip();
-  return make(kind, std::move(parts));
-}
-
 ExpressionPtr ExpressionParser::dictionary() {
   std::vector<ExpressionPtr> parts;
-  while (!is_operator("}")) {
+  separated_until("}", [&] {
     parts.push_back(expression());
     expect(":");
     parts.push_back(expression());
-    if (!is_operator("}")) expect(",");
-  }
-  skip();
+  });
   return make(ExpressionKind::kDict, std::move(parts));
 }
 
@@ -354,7 +356,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
 
 void ExpressionParser::arguments(Expression& call) {
   expect("(");
-  while (!is_operator(")")) {
+  separated_until(")", [&] {
     if (is_operator("*") || is_operator("**")) fail("arguments with `*` are not supported", "expected each argument by itself");
     const bool by_name =
         token().kind == TokenKind::kName && tokens_[at_ + 1].kind == TokenKind::kOperator && tokens_[at_ + 1].text == "=";
@@ -368,24 +370,20 @@ void ExpressionParser::arguments(Expression& call) {
       call.parts.push_back(expression());
       call.levels = std::max(call.levels, call.parts.back()->levels + 1);
     }
-    if (!is_operator(")")) expect(",");
-  }
-  skip();
+  });
 }
 
 std::vector<Parameter> ExpressionParser::signature() {
   std::vector<Parameter> parameters;
   expect("(");
-  while (!is_operator(")")) {
+  separated_until(")", [&] {
     Parameter one;
     one.name = name();
     if (take("=")) one.value = expression();
     else if (!parameters.empty() && parameters.back().value)
       fail("a parameter without a default follows one with a default", "expected it before");
     parameters.push_back(std::move(one));
-    if (!is_operator(")")) expect(",");
-  }
-  skip();
+  });
   return parameters;
 }
 

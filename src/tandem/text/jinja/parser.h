@@ -18,8 +18,6 @@ class ExpressionParser {
   ExpressionParser(std::vector<Token> tokens, std::string where) : tokens_(std::move(tokens)), where_(std::move(where)) {}
 
   ExpressionPtr expression();
-  /// As expression(), but an `if` behind it is not its own.
-  ExpressionPtr without_condition() { return either(); }
   /// Expressions with commas between them are a tuple.
   ExpressionPtr tuple(bool with_condition = true);
   /// `name(arguments) | name ...`, applied to `value`, which is null at the start of a filter block.
@@ -70,7 +68,8 @@ class ExpressionParser {
   ExpressionPtr unary();
   ExpressionPtr signed_operand(bool with_filters);
   ExpressionPtr primary();
-  ExpressionPtr bracketed(std::string_view close, ExpressionKind kind);
+  template <class Item>
+  void separated_until(std::string_view close, Item item);
   ExpressionPtr dictionary();
   ExpressionPtr postfix(ExpressionPtr value);
   ExpressionPtr attribute(ExpressionPtr value);

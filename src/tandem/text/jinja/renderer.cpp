@@ -110,7 +110,7 @@ void Renderer::print(const std::string& text) {
 
 std::string Renderer::captured(const std::function<void()>& action) {
   std::string text;
-  const Redirected redirected(out_, text);
+  const Exchanged redirected(out_, &text);
   action();
   printed_bytes_ -= static_cast<int64_t>(text.size());  // it is a value from here on
   return text;
@@ -141,22 +141,17 @@ Renderer::Flow Renderer::statement(const Statement& one) {
     case StatementKind::kPrint: print(to_text(workspace_, evaluate(*one.value))); break;
     case StatementKind::kIf: return if_statement(one);
     case StatementKind::kFor: for_statement(one, evaluate(*one.value), 0); break;
-    case StatementKind::kSet: set_statement(one); break;
+    case StatementKind::kSet: assign(one.target, evaluate(*one.value)); break;
     case StatementKind::kCapture: capture_statement(one); break;
-    case StatementKind::kMacro: macro_statement(one); break;
+    case StatementKind::kMacro: frame_->names[one.text] = macro(one); break;
     case StatementKind::kCall: call_statement(one); break;
     case StatementKind::kFilter: {
-      const Entered entered(frame_, frame_below());
+      const Exchanged entered(frame_, frame_below());
       const Value text = workspace_.text(captured(one.body));
       print(to_text(workspace_, filter(*one.value, &text)));
       break;
     }
     case StatementKind::kWith: with_statement(one); break;
-    case StatementKind::kScope: {
-      const Entered entered(frame_, frame_below());
-      block(one.body);
-      break;
-    }
     case StatementKind::kBreak: return Flow::kBreak;
     case StatementKind::kContinue: return Flow::kContinue;
   }
@@ -173,7 +168,7 @@ ListPtr Renderer::kept_items(const Statement& one, const ListPtr& all) {
   if (!one.condition) return all;
   std::vector<Value> kept;
   for (const Value& item : all->items) {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     assign(one.target, item);
     if (truth(evaluate(*one.condition))) kept.push_back(item);
   }
@@ -186,24 +181,20 @@ void Renderer::for_statement(const Statement& one, const Value& over, int depth)
   const auto loop = std::make_shared<Loop>(*this, one, items, depth);
   for (; loop->at < items->items.size(); ++loop->at) {
     workspace_.spend(256);
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     frame_->names["loop"] = ObjectPtr(loop);
     assign(one.target, items->items[loop->at]);
     if (block(one.body) == Flow::kBreak) break;
   }
   if (items->items.empty()) {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     block(one.other);
   }
 }
 
 void Renderer::assign(const Target& target, const Value& value) {
   if (!target.field.empty()) {
-    const auto found = [&]() -> Value {
-      for (const Frame* at = frame_.get(); at; at = at->parent.get())
-        if (const auto name = at->names.find(target.names[0]); name != at->names.end()) return name->second;
-      return Value::undefined("'" + target.names[0] + "' is undefined");
-    }();
+    const Value found = named(target.names[0]);
     auto* space = found.is_object() ? dynamic_cast<Namespace*>(&found.object()) : nullptr;
     if (!space) throw RenderError("`" + target.names[0] + "` is no namespace, and nothing else can be changed");
     space->fields[target.field] = value;
@@ -219,12 +210,10 @@ void Renderer::assign(const Target& target, const Value& value) {
   for (size_t i = 0; i < target.names.size(); ++i) frame_->names[target.names[i]] = parts->items[i];
 }
 
-void Renderer::set_statement(const Statement& one) { assign(one.target, evaluate(*one.value)); }
-
 void Renderer::capture_statement(const Statement& one) {
   Value text;
   {
-    const Entered entered(frame_, frame_below());
+    const Exchanged entered(frame_, frame_below());
     text = workspace_.text(captured(one.body));
   }
   assign(one.target, one.value ? filter(*one.value, &text) : text);
@@ -233,7 +222,7 @@ void Renderer::capture_statement(const Statement& one) {
 void Renderer::with_statement(const Statement& one) {
   const auto inner = frame_below();
   for (const Parameter& parameter : one.parameters) inner->names[parameter.name] = evaluate(*parameter.value);
-  const Entered entered(frame_, inner);
+  const Exchanged entered(frame_, inner);
   block(one.body);
 }
 
@@ -242,8 +231,6 @@ ObjectPtr Renderer::macro(const Statement& one) {
   captured_frames_.push_back(frame_);
   return std::make_shared<Macro>(*this, one, frame_);
 }
-
-void Renderer::macro_statement(const Statement& one) { frame_->names[one.text] = macro(one); }
 
 void Renderer::call_statement(const Statement& one) {
   const Value caller = macro(one);
@@ -255,7 +242,7 @@ std::string Renderer::call_macro(const Statement& one, const std::shared_ptr<Fra
   workspace_.spend(1000);
   const auto inner = std::make_shared<Frame>();
   inner->parent = home;
-  const Entered entered(frame_, inner);
+  const Exchanged entered(frame_, inner);
   const std::string title = one.text.empty() ? "caller()" : "the macro `" + one.text + "`";
   Arguments given = arguments;
   const auto caller = std::find_if(given.named.begin(), given.named.end(), [](const auto& pair) { return pair.first == "caller"; });

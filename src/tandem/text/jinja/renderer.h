@@ -41,9 +41,7 @@ class Renderer {
   Flow if_statement(const Statement& one);
   void for_statement(const Statement& one, const Value& over, int depth);
   ListPtr kept_items(const Statement& one, const ListPtr& all);
-  void macro_statement(const Statement& one);
   void call_statement(const Statement& one);
-  void set_statement(const Statement& one);
   void capture_statement(const Statement& one);
   void with_statement(const Statement& one);
   std::string captured(const Block& body);
@@ -56,7 +54,7 @@ class Renderer {
 
   Value evaluate(const Expression& one);
   Value dispatch(const Expression& one);
-  Value name(const Expression& one) const;
+  Value named(const std::string& name) const;
   Value list(const Expression& one);
   Value dict(const Expression& one);
   Value concat(const Expression& one);
@@ -66,7 +64,6 @@ class Renderer {
   Value sliced(const Expression& one);
   Value call(const Expression& one, const Value* caller = nullptr);
   Value filter(const Expression& one, const Value* innermost);
-  Value test(const Expression& one);
   Arguments arguments(const Expression& one);
 
   Workspace workspace_;

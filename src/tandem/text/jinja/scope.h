@@ -24,30 +24,18 @@ class Deepened {
   int& depth_;
 };
 
-/// Within another frame.
-class Entered {
+/// Another value of a variable: the frame that names are looked up in, the text that is printed to.
+template <class T>
+class Exchanged {
  public:
-  Entered(std::shared_ptr<Frame>& at, std::shared_ptr<Frame> inner) : at_(at), outer_(std::exchange(at, std::move(inner))) {}
-  ~Entered() { at_ = std::move(outer_); }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
+  Exchanged(T& at, T inner) : at_(at), outer_(std::exchange(at, std::move(inner))) {}
+  ~Exchanged() { at_ = std::move(outer_); }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
 
  private:
-  std::shared_ptr<Frame>& at_;
-  std::shared_ptr<Frame> outer_;
-};
-
-/// Printing goes to another text.
-class Redirected {
- public:
-  Redirected(std::string*& at, std::string& text) : at_(at), outer_(std::exchange(at, &text)) {}
-  ~Redirected() { at_ = outer_; }
-  Redirected(const Redirected&) = delete;
-  Redirected& operator=(const Redirected&) = delete;
-
- private:
-  std::string*& at_;
-  std::string* outer_;
+  T& at_;
+  T outer_;
 };
 
 }  // namespace tandem::text::jinja

@@ -2,7 +2,6 @@
 #include "tandem/text/jinja/statement_parser.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "tandem/base/options.h"
@@ -29,8 +28,6 @@ class StatementParser {
     std::string_view name;
     StatementPtr (StatementParser::*read)();
   };
-  static constexpr int kNumKeywords = 11;
-  static const std::array<Keyword, kNumKeywords> kKeywords;
 
   StatementPtr make(StatementKind kind) {
     auto made = std::make_unique<Statement>();
@@ -67,6 +64,19 @@ class StatementParser {
   }
 
   StatementPtr statement() {
+    static constexpr Keyword kKeywords[] = {
+        {"if", &StatementParser::read_if},
+        {"for", &StatementParser::read_for},
+        {"set", &StatementParser::read_set},
+        {"macro", &StatementParser::read_macro},
+        {"call", &StatementParser::read_call},
+        {"filter", &StatementParser::read_filter},
+        {"with", &StatementParser::read_with},
+        {"generation", &StatementParser::read_generation},
+        {"break", &StatementParser::read_break},
+        {"continue", &StatementParser::read_continue},
+        {"print", &StatementParser::read_print},
+    };
     const std::string name = in_.token().text;
     std::vector<std::string> known;
     for (const Keyword& keyword : kKeywords) {
@@ -82,8 +92,9 @@ class StatementParser {
     in_.fail("the statement `" + name + "` is not supported", "the nearest is `" + nearest_name(name, known) + "`");
   }
 
-  // The body of a statement and its end tag.
+  // The end of the tag that is being read, the body of its statement, and the tag that ends it.
   Block body_until(std::string_view end) {
+    in_.expect(TokenKind::kBlockEnd);
     Block body = block({end});
     finish(end);
     return body;
@@ -163,7 +174,6 @@ class StatementParser {
     made->kind = StatementKind::kCapture;
     if (made->target.unpacks) in_.fail_here("`=`");
     if (in_.is_operator("|")) made->value = in_.filters(nullptr);
-    in_.expect(TokenKind::kBlockEnd);
     made->body = body_until("endset");
     return made;
   }
@@ -180,7 +190,6 @@ class StatementParser {
     auto made = make(StatementKind::kMacro);
     made->text = in_.name();
     made->parameters = in_.signature();
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endmacro");
     return made;
   }
@@ -190,7 +199,6 @@ class StatementParser {
     if (in_.is_operator("(")) made->parameters = in_.signature();
     made->value = in_.expression();
     if (made->value->kind != ExpressionKind::kCall) in_.fail("`call` without a call", "expected {% call name(...) %}");
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endcall");
     return made;
   }
@@ -198,7 +206,6 @@ class StatementParser {
   StatementPtr read_filter() {
     auto made = make(StatementKind::kFilter);
     made->value = in_.filters(nullptr);
-    in_.expect(TokenKind::kBlockEnd);
     made->body = separate_body("endfilter");
     return made;
   }
@@ -213,15 +220,13 @@ class StatementParser {
       made->parameters.push_back(std::move(one));
       if (in_.token().kind != TokenKind::kBlockEnd) in_.expect(",");
     }
-    in_.skip();
     made->body = body_until("endwith");
     return made;
   }
 
   // What the model itself says, marked by templates for training; it renders as if the marks were not there.
   StatementPtr read_generation() {
-    auto made = make(StatementKind::kScope);
-    in_.expect(TokenKind::kBlockEnd);
+    auto made = make(StatementKind::kWith);
     made->body = separate_body("endgeneration");
     return made;
   }
@@ -246,20 +251,6 @@ class StatementParser {
   ExpressionParser in_;
   int loops_ = 0;
 };
-
-const std::array<StatementParser::Keyword, StatementParser::kNumKeywords> StatementParser::kKeywords = {{
-    {"if", &StatementParser::read_if},
-    {"for", &StatementParser::read_for},
-    {"set", &StatementParser::read_set},
-    {"macro", &StatementParser::read_macro},
-    {"call", &StatementParser::read_call},
-    {"filter", &StatementParser::read_filter},
-    {"with", &StatementParser::read_with},
-    {"generation", &StatementParser::read_generation},
-    {"break", &StatementParser::read_break},
-    {"continue", &StatementParser::read_continue},
-    {"print", &StatementParser::read_print},
-}};
 
 }  // namespace
 

@@ -58,8 +58,7 @@ enum class StatementKind {
   kMacro,     ///< text (its name), parameters, body
   kCall,      ///< value (a call), parameters of caller(), body
   kFilter,    ///< value (a chain of filters without a value), body
-  kWith,      ///< parameters, body
-  kScope,     ///< body
+  kWith,      ///< parameters (none in a `generation` block), body
   kBreak,
   kContinue,
 };

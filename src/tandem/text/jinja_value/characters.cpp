@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "tandem/text/unicode.h"
-
 namespace tandem::text::jinja {
 namespace {
 
@@ -58,15 +56,10 @@ std::string_view characters_between(std::string_view text, int64_t begin, int64_
   return {from, static_cast<size_t>(text.data() + text.size() - from)};
 }
 
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
-
 char32_t code_point(std::string_view character) { return utf8_step(character).code_point; }
 
 bool is_space(char32_t c) {
-  return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return text::is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 bool is_space(std::string_view text) {
@@ -114,6 +107,11 @@ std::string lower(std::string_view text) {
   std::string out;
   for (const std::string_view c : characters_of(text)) append_lower(out, code_point(c));
   return out;
+}
+
+bool is_cased(std::string_view text, bool up) {
+  const std::string high = upper(text), low = lower(text);
+  return high != low && text == (up ? high : low);
 }
 
 std::string capitalize(std::string_view text) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tandem/text/unicode.h"
+
 namespace tandem::text::jinja {
 
 /// The characters of a text one after the other, each a part of it; found while walking, since a list of them would be many times as
@@ -55,7 +57,6 @@ class Characters {
 inline Characters characters_of(std::string_view text) { return Characters(text); }
 /// The text from character `begin` to before character `end`, in its order, as far as there are so many.
 std::string_view characters_between(std::string_view text, int64_t begin, int64_t end);
-int64_t num_characters(std::string_view text);
 
 /// White space as str.isspace() knows it.
 bool is_space(char32_t c);
@@ -74,6 +75,8 @@ std::string_view strip(std::string_view text, std::string_view characters, Side 
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
+/// In one case throughout, upper with `up`, and with a letter that has a case.
+bool is_cased(std::string_view text, bool up);
 /// First character in upper case, the rest in lower case.
 std::string capitalize(std::string_view text);
 /// Every run of letters capitalised.

@@ -2,11 +2,11 @@
 // Filters of texts and numbers. Those of lists stand in filter_list.cpp.
 #include "tandem/text/jinja_value/filter.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include "tandem/base/options.h"
+#include "tandem/base/strings.h"
 #include "tandem/text/jinja_value/characters.h"
 #include "tandem/text/jinja_value/format.h"
 #include "tandem/text/jinja_value/method.h"
@@ -16,13 +16,11 @@
 namespace tandem::text::jinja {
 namespace {
 
-Value to_json_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("tojson", arguments);
+Value to_json_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   JsonStyle style;
   style.ascii = truth(in.next("ensure_ascii", false));
   const Value indent = in.next("indent", None{}), separators = in.next("separators", None{});
   style.sort_keys = truth(in.next("sort_keys", false));
-  in.finish();
   if (!indent.is_none()) {
     if (!indent.is_number() || indent.is_float() || indent.integer() < 0 || indent.integer() > 64)
       throw RenderError("tojson wants an indent of 0 to 64");
@@ -39,27 +37,21 @@ Value to_json_filter(Workspace& workspace, const Value& value, const Arguments& 
   return workspace.text(to_json(workspace, value, style));
 }
 
-Value trim_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("trim", arguments);
+Value trim_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value characters = in.next("chars", None{});
-  in.finish();
   const std::string text = to_text(workspace, value);
   if (!characters.is_text()) return workspace.text(std::string(strip(text)));
   workspace.spend(static_cast<int64_t>(text.size() / 8 * characters.text().size()));
   return workspace.text(std::string(strip(text, characters.text(), Side::kBoth)));
 }
 
-Value default_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("default", arguments);
+Value default_filter(Workspace&, const Value& value, ArgumentReader& in) {
   const Value fallback = in.next("default_value", ""), any_false = in.next("boolean", false);
-  in.finish();
   return value.is_undefined() || (truth(any_false) && !truth(value)) ? fallback : value;
 }
 
-Value replace_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("replace", arguments);
+Value replace_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value what = in.next("old"), with = in.next("new"), count = in.next("count", None{});
-  in.finish();
   const int64_t limit = count.is_int() ? count.integer() : -1;
   return workspace.text(replace(workspace, to_text(workspace, value), to_text(workspace, what), to_text(workspace, with), limit));
 }
@@ -84,10 +76,8 @@ bool read_float(std::string_view text, double& out) {
   return *end == '\0';
 }
 
-Value int_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("int", arguments);
+Value int_filter(Workspace&, const Value& value, ArgumentReader& in) {
   const Value fallback = in.next("default", int64_t{0}), base = in.next("base", int64_t{10});
-  in.finish();
   if (value.is_number() && !value.is_float()) return value.integer();
   if (long_integer(value)) return value;
   double number = value.is_float() ? value.floating() : 0;
@@ -97,10 +87,8 @@ Value int_filter(Workspace&, const Value& value, const Arguments& arguments) {
   return std::abs(number) < 9.2e18 ? Value(static_cast<int64_t>(number)) : fallback;
 }
 
-Value float_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("float", arguments);
+Value float_filter(Workspace&, const Value& value, ArgumentReader& in) {
   const Value fallback = in.next("default", 0.0);
-  in.finish();
   if (value.is_number()) return value.floating();
   if (const LongInteger* big = long_integer(value)) return std::strtod(big->digits.c_str(), nullptr);
   double number = 0;
@@ -118,10 +106,8 @@ double rounded(double value, int precision) {
   return std::nearbyint(value / scale) * scale;
 }
 
-Value round_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("round", arguments);
+Value round_filter(Workspace&, const Value& value, ArgumentReader& in) {
   const Value precision = in.next("precision", int64_t{0}), method = in.next("method", "common");
-  in.finish();
   if (!value.is_number())
     throw RenderError(std::string("round wants a number, not a value of type '") + type_name(value.defined()) + "'");
   if (!precision.is_int() || std::abs(precision.integer()) > 20) throw RenderError("round wants a precision of -20 to 20");
@@ -136,8 +122,7 @@ Value round_filter(Workspace&, const Value& value, const Arguments& arguments) {
   return (how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / std::pow(10.0, digits);
 }
 
-Value abs_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader("abs", arguments).finish();
+Value abs_filter(Workspace&, const Value& value, ArgumentReader&) {
   if (!value.is_number())
     throw RenderError(std::string("abs wants a number, not a value of type '") + type_name(value.defined()) + "'");
   if (value.is_float()) return std::abs(value.floating());
@@ -145,8 +130,7 @@ Value abs_filter(Workspace&, const Value& value, const Arguments& arguments) {
 }
 
 template <std::string (*changed)(std::string_view)>
-Value changed_text(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("a filter of case", arguments).finish();
+Value changed_text(Workspace& workspace, const Value& value, ArgumentReader&) {
   const std::string text = to_text(workspace, value);
   workspace.spend(8 * static_cast<int64_t>(text.size()));
   return workspace.text(changed(text));
@@ -170,36 +154,20 @@ std::string title_words(std::string_view text) {
   return out += capitalize(text.substr(begin));
 }
 
-Value string_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("string", arguments).finish();
+Value string_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   return workspace.text(to_text(workspace, value));
 }
 
-Value safe_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  return string_filter(workspace, value, arguments);  // nothing is escaped unless a template asks for it
-}
-
-Value escape_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("escape", arguments).finish();
-  std::string out;
-  for (const char c : to_text(workspace, value)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
-    }
-  }
+Value escape_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
+  std::string out = to_text(workspace, value);
+  for (const auto& [sign, code] : {std::pair{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}})
+    out = tandem::replaced(out, sign, code);
   return workspace.text(std::move(out));
 }
 
-Value indent_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("indent", arguments);
+Value indent_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value width = in.next("width", int64_t{4});
   const bool first = truth(in.next("first", false)), blank = truth(in.next("blank", false));
-  in.finish();
   if (!width.is_text() && (!width.is_int() || width.integer() < 0 || width.integer() > 1000))
     throw RenderError("indent wants a text, or a number of blanks up to 1000");
   const std::string margin = width.is_text() ? width.text() : std::string(static_cast<size_t>(width.integer()), ' ');
@@ -217,13 +185,13 @@ Value indent_filter(Workspace& workspace, const Value& value, const Arguments& a
   return workspace.text(out.take());
 }
 
-Value format_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
+Value format_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
+  const Arguments& arguments = in.take_all();
   if (!arguments.named.empty()) throw RenderError("format with named values is not supported");
   return workspace.text(format_percent(workspace, to_text(workspace, value), arguments.positional));
 }
 
-Value url_encode_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("urlencode", arguments).finish();
+Value url_encode_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   std::string out;
   for (const char c : to_text(workspace, value)) {
     char code[4];
@@ -239,8 +207,9 @@ const std::map<std::string, Filter>& text_filters() {
   static const std::map<std::string, Filter> all = {
       {"tojson", to_json_filter}, {"trim", trim_filter},     {"default", default_filter}, {"d", default_filter},
       {"replace", replace_filter}, {"int", int_filter},      {"float", float_filter},     {"round", round_filter},
-      {"abs", abs_filter},        {"string", string_filter}, {"safe", safe_filter},       {"escape", escape_filter},
-      {"e", escape_filter},       {"indent", indent_filter}, {"format", format_filter},   {"urlencode", url_encode_filter},
+      {"abs", abs_filter},        {"string", string_filter}, {"escape", escape_filter},   {"e", escape_filter},
+      {"indent", indent_filter},  {"format", format_filter}, {"urlencode", url_encode_filter},
+      {"safe", string_filter},  // nothing is escaped unless a template asks for it
       {"upper", changed_text<upper>}, {"lower", changed_text<lower>}, {"capitalize", changed_text<capitalize>},
       {"title", changed_text<title_words>}};
   return all;
@@ -251,7 +220,12 @@ const std::map<std::string, Filter>& text_filters() {
 Value apply_filter(Workspace& workspace, const std::string& name, const Value& value, const Arguments& arguments) {
   std::vector<std::string> known;
   for (const auto* filters : {&text_filters(), &list_filters()}) {
-    if (const auto found = filters->find(name); found != filters->end()) return found->second(workspace, value, arguments);
+    if (const auto found = filters->find(name); found != filters->end()) {
+      ArgumentReader in(name, arguments);
+      Value out = found->second(workspace, value, in);
+      in.finish();
+      return out;
+    }
     for (const auto& [other, filter] : *filters) known.push_back(other);
   }
   throw RenderError("the filter `" + name + "` is not supported; the nearest is `" + nearest_name(name, known) + "`");

@@ -13,9 +13,8 @@ namespace tandem::text::jinja {
 Value apply_filter(Workspace& workspace, const std::string& name, const Value& value, const Arguments& arguments);
 bool apply_test(Workspace& workspace, const std::string& name, const Value& value, const Arguments& arguments);
 
-using Filter = Value (*)(Workspace&, const Value&, const Arguments&);
+using Filter = Value (*)(Workspace&, const Value&, ArgumentReader&);
 /// The filters of lists, by name.
 const std::map<std::string, Filter>& list_filters();
-
 
 }  // namespace tandem::text::jinja

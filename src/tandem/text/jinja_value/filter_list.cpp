@@ -38,28 +38,23 @@ std::function<Value(const Value&)> key_of(Workspace& workspace, const Value& att
   };
 }
 
-Value length_filter(Workspace&, const Value& value, const Arguments& arguments) {
-  ArgumentReader("length", arguments).finish();
+Value length_filter(Workspace&, const Value& value, ArgumentReader&) {
   return length(value);
 }
 
-Value list_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("list", arguments).finish();
+Value list_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   return workspace.list(items_of(workspace, value)->items);
 }
 
 template <bool last>
-Value end_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader(last ? "last" : "first", arguments).finish();
+Value end_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   const ListPtr items = items_of(workspace, value);
   if (items->items.empty()) return Value::undefined(std::string("an empty sequence has no ") + (last ? "last" : "first") + " item");
   return last ? items->items.back() : items->items.front();
 }
 
-Value join_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("join", arguments);
+Value join_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value between = in.next("d", ""), attribute = in.next("attribute", None{});
-  in.finish();
   const std::string separator = to_text(workspace, between);
   TextBuilder out(workspace);
   bool first = true;
@@ -72,8 +67,7 @@ Value join_filter(Workspace& workspace, const Value& value, const Arguments& arg
   return workspace.text(out.take());
 }
 
-Value reverse_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("reverse", arguments).finish();
+Value reverse_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   Items items = items_of(workspace, value)->items;
   std::reverse(items.begin(), items.end());
   if (!value.is_text()) return workspace.list(std::move(items));
@@ -82,19 +76,16 @@ Value reverse_filter(Workspace& workspace, const Value& value, const Arguments& 
   return workspace.text(std::move(out));
 }
 
-Value items_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader("items", arguments).finish();
+Value items_filter(Workspace& workspace, const Value& value, ArgumentReader&) {
   if (value.is_undefined()) return workspace.list({});
   if (!value.is_dict()) throw RenderError(std::string("items wants a dict, not a value of type '") + type_name(value) + "'");
   return method(workspace, value, "items").object().call({});
 }
 
-Value map_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
+Value map_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   Items out;
-  if (arguments.positional.empty()) {
-    ArgumentReader in("map", arguments);
+  if (!in.has_positional()) {
     const Value attribute = in.next("attribute"), fallback = in.next("default", Value::undefined(""));
-    in.finish();
     const ListPtr all = items_of(workspace, value);
     for (const Value& one : all->items) {
       Value found = attribute_at(workspace, one, attribute);
@@ -102,6 +93,7 @@ Value map_filter(Workspace& workspace, const Value& value, const Arguments& argu
     }
     return workspace.list(std::move(out));
   }
+  const Arguments& arguments = in.take_all();
   if (!arguments.positional[0].is_text()) throw RenderError("map wants the name of a filter, or attribute=");
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
   const ListPtr all = items_of(workspace, value);
@@ -111,8 +103,9 @@ Value map_filter(Workspace& workspace, const Value& value, const Arguments& argu
 }
 
 template <bool keep, bool by_attribute>
-Value select_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
+Value select_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const size_t test_at = by_attribute ? 1 : 0;
+  const Arguments& arguments = in.take_all();
   const Items& given = arguments.positional;
   if (given.size() < test_at) throw RenderError("selectattr and rejectattr want the name of an attribute");
   const bool tested = given.size() > test_at;
@@ -139,35 +132,27 @@ void sort_by(Workspace& workspace, Items& items, const std::function<Value(const
   for (auto& [unused, one] : keyed) items.push_back(std::move(one));
 }
 
-Value sort_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("sort", arguments);
+Value sort_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const bool reverse = truth(in.next("reverse", false)), case_sensitive = truth(in.next("case_sensitive", false));
   const Value attribute = in.next("attribute", None{});
-  in.finish();
   Items items = items_of(workspace, value)->items;
   sort_by(workspace, items, key_of(workspace, attribute, case_sensitive), reverse);
   return workspace.list(std::move(items));
 }
 
-Value dictsort_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("dictsort", arguments);
+Value dictsort_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const bool case_sensitive = truth(in.next("case_sensitive", false));
   const Value by = in.next("by", "key");
   const bool reverse = truth(in.next("reverse", false));
-  in.finish();
   const bool by_value = by.is_text() && by.text() == "value";
-  Items pairs = items_filter(workspace, value, {})
-                    .list()
-                    .items;
+  Items pairs = items_filter(workspace, value, in).list().items;
   sort_by(workspace, pairs, key_of(workspace, int64_t{by_value}, case_sensitive), reverse);
   return workspace.list(std::move(pairs));
 }
 
-Value unique_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("unique", arguments);
+Value unique_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const bool case_sensitive = truth(in.next("case_sensitive", false));
   const Value attribute = in.next("attribute", None{});
-  in.finish();
   const auto key = key_of(workspace, attribute, case_sensitive);
   Items out, keys;
   const ListPtr all = items_of(workspace, value);
@@ -181,11 +166,9 @@ Value unique_filter(Workspace& workspace, const Value& value, const Arguments& a
 }
 
 template <bool most>
-Value extreme_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in(most ? "max" : "min", arguments);
+Value extreme_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const bool case_sensitive = truth(in.next("case_sensitive", false));
   const Value attribute = in.next("attribute", None{});
-  in.finish();
   const auto key = key_of(workspace, attribute, case_sensitive);
   const ListPtr items = items_of(workspace, value);
   if (items->items.empty()) return Value::undefined("an empty sequence has no largest or smallest item");
@@ -197,29 +180,23 @@ Value extreme_filter(Workspace& workspace, const Value& value, const Arguments& 
   return *best;
 }
 
-Value sum_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("sum", arguments);
+Value sum_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value attribute = in.next("attribute", None{});
   Value total = in.next("start", int64_t{0});
-  in.finish();
   const ListPtr all = items_of(workspace, value);
   for (const Value& one : all->items)
     total = binary(workspace, "+", total, attribute.is_none() ? one : attribute_at(workspace, one, attribute));
   return total;
 }
 
-Value attribute_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("attr", arguments);
+Value attribute_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value name = in.next("name");
-  in.finish();
   if (!value.is_object() || !name.is_text()) return Value::undefined("attr finds no such attribute");
   return item(workspace, value, name);
 }
 
-Value batch_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
-  ArgumentReader in("batch", arguments);
+Value batch_filter(Workspace& workspace, const Value& value, ArgumentReader& in) {
   const Value count = in.next("linecount"), fill = in.next("fill_with", None{});
-  in.finish();
   if (!count.is_int() || count.integer() < 1) throw RenderError("batch wants a number of at least 1");
   Items rows, row;
   const ListPtr all = items_of(workspace, value);

@@ -19,13 +19,7 @@ std::string hex(uint32_t number, int digits) {
 
 // The escape of a character with a short form, else 0.
 char short_escape(char32_t c) {
-  switch (c) {
-    case '\n': return 'n';
-    case '\r': return 'r';
-    case '\t': return 't';
-    case '\\': return '\\';
-    default: return 0;
-  }
+  return c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c == '\\' ? '\\' : '\0';
 }
 
 std::string quoted(const std::string& text) {
@@ -247,6 +241,7 @@ Conversion read_conversion(const std::string& format, size_t& at) {
   one.width = small_number(format, at);
   if (at < format.size() && format[at] == '.') one.precision = small_number(format, ++at);
   if (at < format.size()) one.letter = format[at++];
+  if (one.letter == 'i') one.letter = 'd';
   return one;
 }
 
@@ -266,30 +261,14 @@ std::string print_number(const Conversion& one, const Value& value) {
 }
 
 std::string convert(Workspace& workspace, const Conversion& one, const Value& value) {
-  switch (one.letter) {
-    case 's':
-    case 'r': {
-      std::string text = one.letter == 's' ? to_text(workspace, value) : Repr(workspace).of(value);
-      if (one.precision >= 0) {
-        text.resize(characters_between(text, 0, one.precision).size());
-      }
-      const std::string blanks(static_cast<size_t>(std::max<int64_t>(0, one.width - num_characters(text))), ' ');
-      return one.flags.find('-') == std::string::npos ? blanks + text : text + blanks;
-    }
-    case 'i': {
-      Conversion decimal = one;
-      decimal.letter = 'd';
-      return print_number(decimal, value);
-    }
-    case 'd':
-    case 'x':
-    case 'X':
-    case 'o':
-    case 'f':
-    case 'e':
-    case 'g': return print_number(one, value);
-    default: throw RenderError(std::string("the format %") + one.letter + " is not supported");
+  if (one.letter != 's' && one.letter != 'r') {
+    if (std::string_view("dxXofeg").find(one.letter) != std::string_view::npos) return print_number(one, value);
+    throw RenderError(std::string("the format %") + one.letter + " is not supported");
   }
+  std::string text = one.letter == 's' ? to_text(workspace, value) : Repr(workspace).of(value);
+  if (one.precision >= 0) text.resize(characters_between(text, 0, one.precision).size());
+  const std::string blanks(static_cast<size_t>(std::max<int64_t>(0, one.width - num_characters(text))), ' ');
+  return one.flags.find('-') == std::string::npos ? blanks + text : text + blanks;
 }
 
 }  // namespace

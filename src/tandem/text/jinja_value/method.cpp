@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <functional>
 
 #include "tandem/text/jinja_value/characters.h"
 #include "tandem/text/jinja_value/format.h"
@@ -146,12 +145,10 @@ Value changed_text(Workspace& workspace, const std::string& text, ArgumentReader
   return workspace.text(changed(text));
 }
 
-// In one case throughout, and with a letter that has a case.
 template <bool up>
 Value case_method(Workspace& workspace, const std::string& text, ArgumentReader&) {
   workspace.spend(16 * static_cast<int64_t>(text.size()));
-  const std::string high = upper(text), low = lower(text);
-  return high != low && text == (up ? high : low);
+  return is_cased(text, up);
 }
 
 const std::map<std::string, TextMethod>& text_methods() {
@@ -229,6 +226,21 @@ Value bound(const Value& value, const std::string& name, std::function<Value(con
   const Value made = make_function(name, std::move(body));
   made.object().extent = extent_around(value);
   return made;
+}
+
+// Of a table of methods; undefined if none has the name. held: what they are given of the value.
+template <class Methods, class Held>
+Value bound_from(const Methods& methods, Workspace& workspace, const Value& value, const std::string& name,
+                 const Held& (Value::*held)() const) {
+  const auto found = methods.find(name);
+  if (found == methods.end()) return Value::undefined("");
+  return bound(value, name, [&workspace, value, found, held](const Arguments& arguments) {
+    if (value.is_text()) workspace.spend(static_cast<int64_t>(value.text().size()));
+    ArgumentReader in(found->first + "()", arguments);
+    Value out = found->second(workspace, (value.*held)(), in);
+    in.finish();
+    return out;
+  });
 }
 
 Value list_method(Workspace& workspace, const Value& value, const std::string& name) {
@@ -312,31 +324,14 @@ Value make_function(std::string name, std::function<Value(const Arguments&)> bod
 }
 
 Value method(Workspace& workspace, const Value& value, const std::string& name) {
-  if (value.is_text()) {
-    const auto found = text_methods().find(name);
-    if (found == text_methods().end()) return Value::undefined("");
-    return bound(value, name, [&workspace, value, found](const Arguments& arguments) {
-      workspace.spend(static_cast<int64_t>(value.text().size()));
-      ArgumentReader in(found->first + "()", arguments);
-      Value out = found->second(workspace, value.text(), in);
-      in.finish();
-      return out;
-    });
-  }
+  if (value.is_text()) return bound_from(text_methods(), workspace, value, name, &Value::text);
   if (would_change(value, name))
     return make_function(name, [name](const Arguments&) -> Value {
       throw RenderError("`" + name + "` would change a value; only a namespace can be changed");
     });
   if (value.is_list()) return list_method(workspace, value, name);
   if (!value.is_dict()) return Value::undefined("");
-  const auto found = dict_methods().find(name);
-  if (found == dict_methods().end()) return Value::undefined("");
-  return bound(value, name, [&workspace, value, found](const Arguments& arguments) {
-    ArgumentReader in(found->first + "()", arguments);
-    Value out = found->second(workspace, value.dict(), in);
-    in.finish();
-    return out;
-  });
+  return bound_from(dict_methods(), workspace, value, name, &Value::dict);
 }
 
 std::map<std::string, Value> functions(Workspace& workspace) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands behind `is`.
-#include <cmath>
 
 #include "tandem/base/options.h"
 #include "tandem/text/jinja_value/characters.h"
@@ -31,8 +30,7 @@ template <bool up>
 bool has_case(Workspace& workspace, const Value& value, ArgumentReader&) {
   if (!value.is_text()) return false;
   workspace.spend(16 * static_cast<int64_t>(value.text().size()));
-  const std::string high = upper(value.text()), low = lower(value.text());
-  return high != low && value.text() == (up ? high : low);
+  return is_cased(value.text(), up);
 }
 
 const std::map<std::string, Test>& tests() {

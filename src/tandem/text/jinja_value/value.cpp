@@ -56,32 +56,26 @@ const Value* Dict::find(const Value& key) const {
   return found == index_.end() ? nullptr : &entries_[found->second].second;
 }
 
-const Value* Dict::find(std::string_view key) const {
-  const auto found = index_.find("t" + std::string(key));
-  return found == index_.end() ? nullptr : &entries_[found->second].second;
-}
-
 void Workspace::fail() { throw RenderError("the template runs for too long"); }
 void Workspace::too_large() { throw RenderError("a value is larger than " + std::to_string(kMostValueBytes >> 20) + " MiB"); }
 
-void Workspace::hold(int64_t bytes) {
+template <class T>
+std::shared_ptr<const T> Workspace::held(T&& value, int64_t bytes) {
   if (*held_bytes_ + bytes > kMostHeldBytes)
     throw RenderError("the template holds more than " + std::to_string(kMostHeldBytes >> 20) + " MiB");
   *held_bytes_ += bytes;
+  return {new T(std::move(value)), [held = held_bytes_, bytes](const T* gone) {
+            delete gone;
+            *held -= bytes;
+          }};
 }
 
 Value Workspace::list(std::vector<Value> items, bool is_tuple) {
   spend(64 + 32 * static_cast<int64_t>(items.size()));
-  auto list = std::make_unique<List>();
-  for (const Value& item : items) grow(list->extent, item);
-  list->items = std::move(items);
-  list->is_tuple = is_tuple;
-  const int64_t bytes = 64 + kValueBytes * static_cast<int64_t>(list->items.size());
-  hold(bytes);
-  return ListPtr(list.release(), [held = held_bytes_, bytes](const List* gone) {
-    delete gone;
-    *held -= bytes;
-  });
+  const int64_t bytes = 64 + kValueBytes * static_cast<int64_t>(items.size());
+  List list{std::move(items), is_tuple, {}};
+  for (const Value& item : list.items) grow(list.extent, item);
+  return held(std::move(list), bytes);
 }
 
 Value Workspace::dict(Dict dict) {
@@ -91,23 +85,14 @@ Value Workspace::dict(Dict dict) {
     grow(dict.extent, value);
   }
   const int64_t bytes = 64 + 8 * kValueBytes * static_cast<int64_t>(dict.entries().size());
-  hold(bytes);
-  return DictPtr(new Dict(std::move(dict)), [held = held_bytes_, bytes](const Dict* gone) {
-    delete gone;
-    *held -= bytes;
-  });
+  return held(std::move(dict), bytes);
 }
 
 Value Workspace::text(std::string text) {
   const auto size = static_cast<int64_t>(text.size());
   afford(1, size);
   spend(32 + size);
-  const int64_t bytes = 2 * kValueBytes + size;
-  hold(bytes);
-  return std::shared_ptr<const std::string>(new std::string(std::move(text)), [held = held_bytes_, bytes](const std::string* gone) {
-    delete gone;
-    *held -= bytes;
-  });
+  return held(std::move(text), 2 * kValueBytes + size);
 }
 
 Value Workspace::from_json(const nlohmann::ordered_json& json) { return from_json(json, 0); }

@@ -108,7 +108,6 @@ class Dict {
   /// Replaces the value of a key that is there. Errors: RenderError for a key of another kind.
   void set(const Value& key, Value value);
   const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
   const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
   Extent extent;
 
@@ -142,7 +141,9 @@ class Workspace {
  private:
   [[noreturn]] static void fail();
   [[noreturn]] static void too_large();
-  void hold(int64_t bytes);
+  /// Counts `bytes` as held until the last pointer goes.
+  template <class T>
+  std::shared_ptr<const T> held(T&& value, int64_t bytes);
   Value from_json(const nlohmann::ordered_json& json, int levels);
   int64_t left_;
   std::shared_ptr<int64_t> held_bytes_;  // a value may outlive the workspace
@@ -189,6 +190,12 @@ class ArgumentReader {
   Value next(const char* name, const Value& fallback);
   /// Errors: RenderError if it is not given.
   Value next(const char* name);
+  bool has_positional() const { return !arguments_.positional.empty(); }
+  /// All of them as they are, for what hands them on.
+  const Arguments& take_all() {
+    position_ = arguments_.positional.size(), named_read_ = arguments_.named.size();
+    return arguments_;
+  }
   /// Errors: RenderError naming an argument that nobody read.
   void finish() const;
 

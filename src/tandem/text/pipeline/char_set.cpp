@@ -13,45 +13,22 @@ namespace {
 
 constexpr size_t kNumCategories = 30;
 
+}  // namespace
+
+void CharSet::append(char32_t c) {
+  if (!ranges_.empty() && ranges_.back().second + 1 == c) ranges_.back().second = c;
+  else ranges_.push_back({c, c});
+}
+
 template <class Contains>
-CharSet scan(Contains contains) {
+CharSet CharSet::of_all(Contains contains) {
   CharSet set;
-  bool inside = false;
-  char32_t first = 0;
-  std::vector<CharSet::Range> ranges;
-  for (char32_t c = 0; c <= CharSet::kLast + 1; ++c) {
-    const bool in = c <= CharSet::kLast && contains(c);
-    if (in && !inside) first = c;
-    if (!in && inside) ranges.push_back({first, c - 1});
-    inside = in;
-  }
-  for (const auto& [low, high] : ranges) set.add(CharSet(low, high));
+  for (char32_t c = 0; c <= kLast; ++c)
+    if (contains(c)) set.append(c);
   return set;
 }
 
-// One pass over all code points, on first use.
-const std::array<std::vector<CharSet::Range>, kNumCategories>& ranges_by_category() {
-  static const auto all = [] {
-    std::array<std::vector<CharSet::Range>, kNumCategories> by_category;
-    for (char32_t c = 0; c <= CharSet::kLast; ++c) {
-      auto& ranges = by_category[static_cast<size_t>(utf8proc_category(static_cast<utf8proc_int32_t>(c)))];
-      if (!ranges.empty() && ranges.back().second + 1 == c)
-        ranges.back().second = c;
-      else
-        ranges.push_back({c, c});
-    }
-    return by_category;
-  }();
-  return all;
-}
-
-}  // namespace
-
 CharSet& CharSet::add(const CharSet& other) {
-  if (!ranges_.empty() && !other.ranges_.empty() && other.ranges_.front().first > ranges_.back().second + 1) {
-    ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
-    return *this;
-  }
   ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
   std::sort(ranges_.begin(), ranges_.end());
   std::vector<Range> merged;
@@ -87,26 +64,24 @@ std::optional<CharSet> CharSet::category(std::string_view name) {
   static constexpr std::string_view kNames[kNumCategories] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
                                                               "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
                                                               "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < kNumCategories; ++i) {
-    if (name.empty() || name.size() > 2 || !kNames[i].starts_with(name)) continue;
-    const auto& more = ranges_by_category()[i];
-    ranges.insert(ranges.end(), more.begin(), more.end());
-  }
-  if (ranges.empty()) return std::nullopt;
+  static const auto by_category = [] {  // one pass over all code points, on first use
+    std::array<CharSet, kNumCategories> sets;
+    for (char32_t c = 0; c <= kLast; ++c) sets[static_cast<size_t>(utf8proc_category(static_cast<utf8proc_int32_t>(c)))].append(c);
+    return sets;
+  }();
   CharSet set;
-  set.ranges_ = std::move(ranges);
-  set.add(CharSet());
-  return set;
+  for (size_t i = 0; i < kNumCategories; ++i)
+    if (!name.empty() && name.size() <= 2 && kNames[i].starts_with(name)) set.add(by_category[i]);
+  return set.empty() ? std::nullopt : std::optional(std::move(set));
 }
 
 CharSet CharSet::space() {
-  static const CharSet set = scan(is_space);
+  static const CharSet set = of_all(is_space);
   return set;
 }
 
 CharSet CharSet::word() {
-  static const CharSet set = scan(is_word_char);
+  static const CharSet set = of_all(is_word_char);
   return set;
 }
 

@@ -31,6 +31,9 @@ class CharSet {
   const std::vector<Range>& ranges() const { return ranges_; }
 
  private:
+  template <class Contains>
+  static CharSet of_all(Contains contains);
+  void append(char32_t code_point);  // one behind all others
   std::vector<Range> ranges_;
 };
 

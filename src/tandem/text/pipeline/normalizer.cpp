@@ -18,18 +18,14 @@ void check_room(size_t bytes, size_t most) {
 std::string replaced(std::string_view text, const SplitAutomaton& automaton, std::string_view content, size_t most) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = automaton.match_at(text, at);
-    if (end != SplitAutomaton::kNoMatch) {
-      check_room(out.size() + content.size(), most);
-      out += content;
-      at = end;
-    } else {
-      const size_t length = utf8_step(text.substr(at, 4)).length;
-      out.append(text.substr(at, length));
-      at += length;
-    }
-  }
+  size_t begin = 0;
+  automaton.each_match(text, [&](size_t from, size_t to) {
+    out.append(text.substr(begin, from - begin));
+    check_room(out.size() + content.size(), most);
+    out += content;
+    begin = to;
+  });
+  out += text.substr(begin);
   return out;
 }
 

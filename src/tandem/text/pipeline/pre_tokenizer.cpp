@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/text/pipeline/pre_tokenizer.h"
 
-#include <algorithm>
-
-#include "tandem/text/unicode.h"
-
 namespace tandem::text {
 namespace {
 
 using StepKind = PreTokenizeStep::Kind;
 using Behavior = PreTokenizeStep::Behavior;
-
-// Calls found(begin, end) for every match from left to right.
-template <class Found>
-void each_match(const SplitAutomaton& automaton, std::string_view text, Found found) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = automaton.match_at(text, at);
-    if (end != SplitAutomaton::kNoMatch) {
-      found(at, end);
-      at = end;
-    } else {
-      at += static_cast<uint8_t>(text[at]) < 128 ? 1 : utf8_step(text.substr(at, 4)).length;
-    }
-  }
-}
 
 }  // namespace
 
@@ -46,7 +28,7 @@ void PreTokenizer::run(size_t step, std::string_view text, bool first, const Tak
     changed.append(s.content).append(text);
   } else {
     size_t begin = 0;
-    each_match(*automata_[step], text, [&](size_t from, size_t to) {
+    automata_[step]->each_match(text, [&](size_t from, size_t to) {
       changed.append(text.substr(begin, from - begin)).append(s.content);
       begin = to;
     });
@@ -67,7 +49,7 @@ void PreTokenizer::split_apart(size_t step, std::string_view text, bool first, c
       run(step + 1, text.substr(from, to - from), first && from == 0, take);
   };
   size_t begin = 0;
-  each_match(*automata_[step], text, [&](size_t from, size_t to) {
+  automata_[step]->each_match(text, [&](size_t from, size_t to) {
     if (gaps) give(begin, from);
     if (matches) give(from, to);
     begin = to;
@@ -79,7 +61,7 @@ void PreTokenizer::split_merging(size_t step, std::string_view text, bool first,
   const PreTokenizeStep& s = steps_[step];
   std::vector<Part> parts;
   size_t begin = 0;
-  each_match(*automata_[step], text, [&](size_t from, size_t to) {
+  automata_[step]->each_match(text, [&](size_t from, size_t to) {
     if (from > begin) parts.push_back({begin, from, s.invert});
     parts.push_back({from, to, !s.invert});
     begin = to;

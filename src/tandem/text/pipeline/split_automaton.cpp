@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tandem/base/error.h"
-#include "tandem/text/unicode.h"
 
 namespace tandem::text {
 namespace {

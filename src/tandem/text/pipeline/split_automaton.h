@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/text/pipeline/split_pattern.h"
+#include "tandem/text/unicode.h"
 
 namespace tandem::text {
 
@@ -22,6 +23,15 @@ class SplitAutomaton {
 
   /// End of the match that starts at byte `at` of a UTF-8 text; kNoMatch if none does.
   size_t match_at(std::string_view text, size_t at) const;
+  /// Calls found(begin, end) for every match from left to right.
+  template <class Found>
+  void each_match(std::string_view text, Found found) const {
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = match_at(text, at);
+      if (end != kNoMatch) found(at, end);
+      at = end != kNoMatch ? end : at + (static_cast<uint8_t>(text[at]) < 128 ? 1 : utf8_step(text.substr(at, 4)).length);
+    }
+  }
 
  private:
   friend class AutomatonBuilder;

@@ -34,22 +34,6 @@ TextPattern read_pattern(const JsonPart& part) {
 
 bool is_one_character(const std::string& text) { return !text.empty() && utf8_step(text).length == text.size(); }
 
-PreTokenizeStep split_step(TextPattern pattern, PreTokenizeStep::Behavior behavior, bool invert = false) {
-  PreTokenizeStep step;
-  step.pattern = std::move(pattern);
-  step.behavior = behavior;
-  step.invert = invert;
-  return step;
-}
-
-PreTokenizeStep prefix_step(const std::string& content, bool only_first) {
-  PreTokenizeStep step;
-  step.kind = PreTokenizeStep::Kind::kPrefix;
-  step.content = content;
-  step.only_first = only_first;
-  return step;
-}
-
 PreTokenizeStep::Behavior read_behavior(const JsonPart& part) {
   using Behavior = PreTokenizeStep::Behavior;
   static const std::pair<const char*, Behavior> kBehaviors[] = {{"Isolated", Behavior::kIsolated},
@@ -77,15 +61,12 @@ std::string read_mark(const JsonPart& metaspace) {
 }
 
 void read_metaspace(const JsonPart& part, PreTokenizerForm& form) {
+  using Step = PreTokenizeStep;
   const std::string mark = read_mark(part), scheme = read_scheme(part);
-  PreTokenizeStep replace;
-  replace.kind = PreTokenizeStep::Kind::kReplace;
-  replace.pattern.text = " ";
-  replace.content = mark;
-  form.steps.push_back(std::move(replace));
-  if (scheme != "never") form.steps.push_back(prefix_step(mark, scheme == "first"));
+  form.steps.push_back({.kind = Step::Kind::kReplace, .pattern = {.text = " "}, .content = mark});
+  if (scheme != "never") form.steps.push_back({.kind = Step::Kind::kPrefix, .content = mark, .only_first = scheme == "first"});
   if (part["split"].flag_or(true))
-    form.steps.push_back(split_step({mark, false, part.where()}, PreTokenizeStep::Behavior::kMergedWithNext));
+    form.steps.push_back({.pattern = {mark, false, part.where()}, .behavior = Step::Behavior::kMergedWithNext});
 }
 
 void read_template(const JsonPart& part, PostProcessorForm& form) {
@@ -108,42 +89,39 @@ void read_template(const JsonPart& part, PostProcessorForm& form) {
 }  // namespace
 
 std::vector<NormalizeStep> read_normalizer(const JsonPart& part) {
+  using Kind = NormalizeStep::Kind;
   std::vector<NormalizeStep> steps;
   for (const JsonPart& inner : flat(part, "normalizers")) {
     const std::string type = inner["type"].text();
-    NormalizeStep step;
-    if (type == "Prepend") {
-      step.kind = NormalizeStep::Kind::kPrepend;
-      step.content = inner["prepend"].text();
-    } else if (type == "Replace") {
-      step.kind = NormalizeStep::Kind::kReplace;
-      step.pattern = read_pattern(inner["pattern"]);
-      step.content = inner["content"].text();
-    } else if (type != "NFC") {
-      inner["type"].unsupported("supported are NFC, Prepend, Replace, Sequence");
-    }
-    steps.push_back(std::move(step));
+    if (type == "Prepend") steps.push_back({.kind = Kind::kPrepend, .content = inner["prepend"].text()});
+    else if (type == "Replace") steps.push_back({Kind::kReplace, read_pattern(inner["pattern"]), inner["content"].text()});
+    else if (type == "NFC") steps.push_back({.kind = Kind::kNfc});
+    else inner["type"].unsupported("supported are NFC, Prepend, Replace, Sequence");
   }
   return steps;
 }
 
 PreTokenizerForm read_pre_tokenizer(const JsonPart& part) {
   using Behavior = PreTokenizeStep::Behavior;
+  constexpr auto kPrefix = PreTokenizeStep::Kind::kPrefix;
   PreTokenizerForm form;
   for (const JsonPart& inner : flat(part, "pretokenizers")) {
     if (form.byte_level) inner.unsupported("expected nothing after ByteLevel");
     const std::string type = inner["type"].text();
     if (type == "Split") {
-      form.steps.push_back(split_step(read_pattern(inner["pattern"]), read_behavior(inner["behavior"]), inner["invert"].flag_or(false)));
+      form.steps.push_back({.pattern = read_pattern(inner["pattern"]),
+                            .behavior = read_behavior(inner["behavior"]),
+                            .invert = inner["invert"].flag_or(false)});
     } else if (type == "Digits") {
       const bool alone = inner["individual_digits"].flag_or(false);
-      form.steps.push_back(split_step({R"(\p{N})", true, inner.where()}, alone ? Behavior::kIsolated : Behavior::kContiguous));
+      form.steps.push_back({.pattern = {R"(\p{N})", true, inner.where()},
+                            .behavior = alone ? Behavior::kIsolated : Behavior::kContiguous});
     } else if (type == "Metaspace") {
       read_metaspace(inner, form);
     } else if (type == "ByteLevel") {
       form.byte_level = true;
-      if (inner["add_prefix_space"].flag_or(true)) form.steps.push_back(prefix_step(" ", false));
-      if (inner["use_regex"].flag_or(true)) form.steps.push_back(split_step({kGpt2Split, true, inner.where()}, Behavior::kIsolated));
+      if (inner["add_prefix_space"].flag_or(true)) form.steps.push_back({.kind = kPrefix, .content = " "});
+      if (inner["use_regex"].flag_or(true)) form.steps.push_back({.pattern = {kGpt2Split, true, inner.where()}});
     } else {
       inner["type"].unsupported("supported are Split, Digits, Metaspace, ByteLevel, Sequence");
     }
