@@ -61,7 +61,7 @@ def made_of(value):
     """(name, arguments) of a value that MAKERS makes anew; None for any other."""
     kind = type(value)
     home, parts = MAKERS.get(kind.__name__, (None, None))[:2]
-    made = parts(value) if kind.__module__ == home else None
+    made = parts(value) if parts and kind.__module__ == home else None
     return made and (kind.__name__, made)
 
 
