@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <utility>
 
 #include "tandem/base/error.h"
 #include "tandem/base/input/file_kind.h"
@@ -29,33 +28,23 @@ std::string kind_of(mode_t mode) {
 
 }  // namespace
 
-RegularFile::RegularFile(const std::string& path, const std::string& remedy) : path_(path) {
-  // O_NONBLOCK: the opening of a pipe does not wait for its writer. It means nothing to a regular file.
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+// O_NONBLOCK: the opening of a pipe does not wait for its writer. It means nothing to a regular file.
+RegularFile::RegularFile(const std::string& path, const std::string& remedy)
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   struct stat info {};
-  if (fd_ >= 0 && ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) return;
-  const std::string why = fd_ < 0 ? std::strerror(errno) : kind_of(info.st_mode);
-  if (fd_ >= 0) ::close(fd_);
-  throw UserError(path, "cannot be read: " + why, remedy);
+  if (file_.is_open() && ::fstat(fd(), &info) == 0 && S_ISREG(info.st_mode)) return;
+  throw UserError(path, "cannot be read: " + (file_.is_open() ? kind_of(info.st_mode) : std::strerror(errno)), remedy);
 }
-
-RegularFile::~RegularFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-RegularFile::RegularFile(RegularFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-int RegularFile::release() { return std::exchange(fd_, -1); }
 
 int64_t RegularFile::size_bytes() const {
   struct stat info {};
-  return ::fstat(fd_, &info) == 0 ? static_cast<int64_t>(info.st_size) : 0;
+  return ::fstat(fd(), &info) == 0 ? static_cast<int64_t>(info.st_size) : 0;
 }
 
 int64_t RegularFile::read(int64_t from, std::span<char> to) const {
   int64_t done = 0;
   while (done < std::ssize(to)) {
-    const ssize_t got = ::pread(fd_, to.data() + done, to.size() - static_cast<size_t>(done), from + done);
+    const ssize_t got = ::pread(fd(), to.data() + done, to.size() - static_cast<size_t>(done), from + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw UserError(path_, std::string("cannot be read to its end: ") + std::strerror(errno), "expected an intact file");
     if (got == 0) break;

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "tandem/base/file/descriptor.h"
+
 namespace tandem {
 
 constexpr int64_t kMostWholeFileBytes = int64_t{1} << 30;  ///< of a file that is read whole, where its reader names no smaller bound
@@ -21,13 +23,10 @@ constexpr int64_t kMostWholeFileBytes = int64_t{1} << 30;  ///< of a file that i
 class RegularFile {
  public:
   explicit RegularFile(const std::string& path, const std::string& remedy = "expected an existing, readable file");
-  ~RegularFile();
-  RegularFile(RegularFile&& other) noexcept;
-  RegularFile& operator=(RegularFile&&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return file_.number(); }
   /// The caller closes it.
-  int release();
+  Descriptor release() { return std::move(file_); }
   /// Now; a file may grow while it is open.
   int64_t size_bytes() const;
   /// Reads `to.size()` bytes from `from` on; returns how many there are. Errors: UserError if the disk fails.
@@ -37,7 +36,7 @@ class RegularFile {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 /// For a library that opens the file itself. Errors: as RegularFile.

@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -22,8 +23,7 @@ namespace {
 struct State {
   std::mutex mutex;
   std::FILE* file = nullptr;
-  bool quiet = false;
-  bool shows_live = false;
+  std::atomic<bool> quiet = false, shows_live = false;
   std::set<std::string> said_once;
   std::string live;  // what stands in the last line of the terminal
 };
@@ -66,20 +66,9 @@ void stop_file() {
   state().file = nullptr;
 }
 
-void quiet(bool on) {
-  std::lock_guard lock(state().mutex);
-  state().quiet = on;
-}
-
-void show_live(bool on) {
-  std::lock_guard lock(state().mutex);
-  state().shows_live = on;
-}
-
-bool shows_live() {
-  std::lock_guard lock(state().mutex);
-  return state().shows_live;
-}
+void quiet(bool on) { state().quiet = on; }
+void show_live(bool on) { state().shows_live = on; }
+bool shows_live() { return state().shows_live; }
 
 void live(const std::string& text) noexcept {
   const std::string shown = terminal_text(text);

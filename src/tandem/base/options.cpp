@@ -151,12 +151,6 @@ OptionCheck between(double low, double high) {
     return x >= low && x <= high ? "" : "between " + plain(low) + " and " + plain(high);
   };
 }
-OptionCheck power_of_two() {
-  return [](const OptionValue& v) {
-    const auto x = static_cast<int64_t>(as_number(v));
-    return x > 0 && (x & (x - 1)) == 0 ? "" : "a power of two";
-  };
-}
 OptionCheck zero_or_power_of_two(int64_t least) {
   return [least](const OptionValue& v) -> std::string {
     const auto x = static_cast<int64_t>(as_number(v));
@@ -172,18 +166,6 @@ OptionCheck one_of(std::vector<std::string> names) {
     for (const auto& name : names) text += (name.empty() ? " ''" : " " + name);
     return text;
   };
-}
-
-void OptionList::option(const OptionRef& option) { entries.push_back({prefix_ + std::string(option.name), option}); }
-void OptionList::begin_section(std::string_view name, std::string_view help) {
-  prefix_ += std::string(name);
-  sections.push_back({prefix_, std::string(help)});
-  prefix_ += '.';
-}
-void OptionList::end_section() {
-  prefix_.pop_back();
-  const auto dot = prefix_.rfind('.');
-  prefix_.resize(dot == std::string::npos ? 0 : dot + 1);
 }
 
 void set_option(const OptionEntry& entry, const std::string& text, const std::string& where) {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One line per option: default (the member's initialiser), help, check and name. YAML, --set, --help and the dump of a
-// resolved recipe are all visitors of the same describe() functions.
+// resolved recipe all read the list that the same describe() functions fill.
 //
 //   struct Options { int64_t kv_block_tokens = 16; };
 //   inline void describe(OptionVisitor& field, Options& o) {
-//     field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block.", power_of_two());
+//     field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block.", zero_or_power_of_two(16));
 //   }
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,7 +26,6 @@ using OptionCheck = std::function<std::string(const OptionValue&)>;
 OptionCheck at_least(double bound);
 OptionCheck above(double bound);
 OptionCheck between(double low, double high);
-OptionCheck power_of_two();
 /// 0, or a power of two that is no less.
 OptionCheck zero_or_power_of_two(int64_t least);
 OptionCheck one_of(std::vector<std::string> names);
@@ -35,27 +35,6 @@ struct OptionRef {
   OptionValue value;
   std::string_view help;
   OptionCheck check;
-};
-
-class OptionVisitor {
- public:
-  virtual ~OptionVisitor() = default;
-
-  template <class T>
-  void operator()(std::string_view name, T& value, std::string_view help, OptionCheck check = {}) {
-    option(OptionRef{name, &value, help, std::move(check)});
-  }
-  template <class Options>
-  void section(std::string_view name, Options& options, std::string_view help) {
-    begin_section(name, help);
-    describe(*this, options);
-    end_section();
-  }
-
- protected:
-  virtual void option(const OptionRef& option) = 0;
-  virtual void begin_section(std::string_view name, std::string_view help) = 0;
-  virtual void end_section() = 0;
 };
 
 /// One option of a visited tree with its dotted path.
@@ -68,20 +47,30 @@ struct OptionSection {
   std::string help;
 };
 
-/// Lists every option under its dotted path, in order of declaration.
-class OptionList : public OptionVisitor {
+/// Every option that describe() functions name, under its dotted path, in order of declaration.
+class OptionList {
  public:
+  template <class T>
+  void operator()(std::string_view name, T& value, std::string_view help, OptionCheck check = {}) {
+    entries.push_back({prefix_ + std::string(name), {name, &value, help, std::move(check)}});
+  }
+  template <class Options>
+  void section(std::string_view name, Options& options, std::string_view help) {
+    const std::string outer = prefix_;
+    sections.push_back({outer + std::string(name), std::string(help)});
+    prefix_ = sections.back().path + ".";
+    describe(*this, options);
+    prefix_ = outer;
+  }
+
   std::vector<OptionEntry> entries;
   std::vector<OptionSection> sections;
-
- protected:
-  void option(const OptionRef& option) override;
-  void begin_section(std::string_view name, std::string_view help) override;
-  void end_section() override;
 
  private:
   std::string prefix_;
 };
+/// As describe() functions take it.
+using OptionVisitor = OptionList;
 
 /// Sets one option from text and checks it. Errors: UserError naming `where`, the option and what would be right.
 void set_option(const OptionEntry& entry, const std::string& text, const std::string& where);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +17,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/file/descriptor.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
 #include "tandem/net/prometheus.h"
@@ -104,11 +104,8 @@ double right_at_of(const std::string& config) { return option_of(config, "eval",
 /// Whether a process holds the lock that a run has as long as it goes on. To ask takes the lock for a moment, if it is free; who starts a
 /// run waits that long (runtime/folder/run_folder.cpp:lock_file).
 bool is_held(const std::string& lock) {
-  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return false;
-  const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(file);
-  return held;
+  const Descriptor file(::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return file.is_open() && ::flock(file.number(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 struct LogEntry {
@@ -175,16 +172,12 @@ bool is_supervised(const std::string& metrics_line) {
 
 int64_t num_pages(int64_t rows, int64_t per_page) { return std::max<int64_t>(1, (rows + per_page - 1) / per_page); }
 
-const char* finish_name(data::FinishReason reason) {
-  return reason == data::FinishReason::kStop ? "stop" : reason == data::FinishReason::kLength ? "length" : "aborted";
-}
-
 json sample_json(const data::StoredGroup& stored, size_t index) {
   const data::Sample& sample = stored.group.samples[index];
   json parts = json::array();
   for (const auto& [name, number] : sample.parts) parts.push_back({{"name", name}, {"value", number}});
   json out{{"response", sample.text}, {"score", sample.score}, {"advantage", stored.advantages[index]}, {"parts", parts},
-           {"tokens", stored.told[index].num_tokens}, {"finish", finish_name(sample.finish)},
+           {"tokens", stored.told[index].num_tokens}, {"finish", data::finish_name(sample.finish)},
            {"has_text", stored.told[index].has_tokens}};
   if (stored.told[index].num_tokens == 0) return out;
   out["oldest_version"] = stored.told[index].oldest_version;
@@ -309,8 +302,8 @@ std::string RunFolder::metrics(int64_t from_line) {
       lines += reader.line();
     }
   }
-  return "{\"generation\":" + std::to_string(generation_) + ",\"from\":" + std::to_string(from) + ",\"next\":" + std::to_string(next) +
-         ",\"total\":" + std::to_string(num_lines_) + ",\"lines\":[" + lines + "]}";
+  return join_text(R"({"generation":)", generation_, R"(,"from":)", from, R"(,"next":)", next, R"(,"total":)", num_lines_, R"(,"lines":[)",
+                   lines, "]}");
 }
 
 std::string RunFolder::prometheus() {

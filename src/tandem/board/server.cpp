@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <httplib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "tandem/base/error.h"
+#include "tandem/base/file/descriptor.h"
 #include "tandem/board/asset.h"
 #include "tandem/net/http_server.h"
 #include "tandem/net/prometheus.h"
@@ -63,15 +63,14 @@ void own_the_port(socket_t socket) {
 
 int first_free_port(int from) {
   for (int port = from; port < from + kPortsToTry && port < 65536; ++port) {
-    const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    own_the_port(probe);
+    const Descriptor probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    own_the_port(probe.number());
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const bool is_free = ::bind(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(probe, 1) == 0;
-    ::close(probe);
-    if (is_free) return port;
+    const bool is_bound = ::bind(probe.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (is_bound && ::listen(probe.number(), 1) == 0) return port;
   }
   return 0;
 }

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -21,23 +20,19 @@ constexpr double kLookS = 0.5;  // longer than a look at the lock takes
 
 }  // namespace
 
-LockFile::LockFile(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  if (fd_ < 0) throw UserError(path, std::string("cannot be opened: ") + std::strerror(errno), "a writable folder");
+LockFile::LockFile(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+  if (!holds()) throw UserError(path, std::string("cannot be opened: ") + std::strerror(errno), "a writable folder");
   for (const Deadline end = Deadline::after_s(kLookS);; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
-    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    if (::flock(file_.number(), LOCK_EX | LOCK_NB) == 0) return;
     if (end.passed()) break;
   }
-  ::close(fd_);
   throw UserError(path, "another run or loop writes into this folder", "its end, or another folder");
-}
-
-LockFile::~LockFile() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 bool LockFile::is_at(const std::string& path) const {
   struct stat held {}, found {};
-  return ::fstat(fd_, &held) == 0 && ::stat(path.c_str(), &found) == 0 && held.st_dev == found.st_dev && held.st_ino == found.st_ino;
+  return ::fstat(file_.number(), &held) == 0 && ::stat(path.c_str(), &found) == 0 && held.st_dev == found.st_dev &&
+         held.st_ino == found.st_ino;
 }
 
 }  // namespace tandem::checkpoint

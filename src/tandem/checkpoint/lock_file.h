@@ -3,7 +3,8 @@
 // One process at a time writes into a folder.
 
 #include <string>
-#include <utility>
+
+#include "tandem/base/file/descriptor.h"
 
 namespace tandem::checkpoint {
 
@@ -14,18 +15,12 @@ class LockFile {
  public:
   LockFile() = default;
   explicit LockFile(const std::string& path);
-  LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  LockFile& operator=(LockFile&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~LockFile();
-  bool holds() const { return fd_ >= 0; }
+  bool holds() const { return file_.is_open(); }
   /// Whether `path` still names the file that is locked.
   bool is_at(const std::string& path) const;
 
  private:
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace tandem::checkpoint

@@ -50,10 +50,6 @@ constexpr DtypeName kDtypes[] = {{"BOOL", c10::kBool},
                                  {"F8_E5M2", c10::kFloat8_e5m2},
                                  {"C64", c10::kComplexFloat}};
 
-[[noreturn]] void malformed(const std::string& path, const std::string& what, const std::string& remedy) {
-  throw UserError(path, what, remedy);
-}
-
 // Finds a key that stands twice in one object: of two equal names, the parser keeps one and says nothing. It reads alone and makes no
 // document, since a parser that calls back looks through all that it has after each object.
 class RepeatedKey {
@@ -83,52 +79,53 @@ class RepeatedKey {
 };
 
 json parse_header(std::string_view text, const std::string& path) {
-  if (text.empty() || text[0] != '{') malformed(path, "the header is not a JSON object", "expected it to begin with `{`");
-  if (nests_too_deep(text)) malformed(path, "the header nests too deep", "expected {\"name\": {...}, ...}");
+  if (text.empty() || text[0] != '{') throw UserError(path, "the header is not a JSON object", "expected it to begin with `{`");
+  if (nests_too_deep(text)) throw UserError(path, "the header nests too deep", "expected {\"name\": {...}, ...}");
   try {
     json header = json::parse(text.begin(), text.end());
     RepeatedKey repeated;
     json::sax_parse(text.begin(), text.end(), &repeated);
     if (!repeated.found().empty())
-      malformed(path, "the name `" + repeated.found() + "` stands twice in the header", "expected distinct names");
-    if (!header.is_object()) malformed(path, "the header is not a JSON object", "expected {\"name\": {...}, ...}");
+      throw UserError(path, "the name `" + repeated.found() + "` stands twice in the header", "expected distinct names");
+    if (!header.is_object()) throw UserError(path, "the header is not a JSON object", "expected {\"name\": {...}, ...}");
     return header;
   } catch (const json::exception& e) {
-    malformed(path, std::string("the header is not JSON: ") + e.what(), "expected an intact file");
+    throw UserError(path, std::string("the header is not JSON: ") + e.what(), "expected an intact file");
   }
 }
 
 int64_t read_count(const json& value, const std::string& path, const std::string& what) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    malformed(path, what + " is " + value.dump(), "expected an integer from 0 to 2^63 - 1");
+    throw UserError(path, what + " is " + value.dump(), "expected an integer from 0 to 2^63 - 1");
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
 TensorEntry read_entry(const std::string& name, const json& value, const std::string& path) {
   const std::string what = "tensor `" + name + "`";
-  if (!value.is_object()) malformed(path, what + " is not an object", "expected dtype, shape and data_offsets");
+  if (!value.is_object()) throw UserError(path, what + " is not an object", "expected dtype, shape and data_offsets");
   for (const char* key : {"dtype", "shape", "data_offsets"})
-    if (!value.contains(key)) malformed(path, what + " has no " + key, "expected dtype, shape and data_offsets");
+    if (!value.contains(key)) throw UserError(path, what + " has no " + key, "expected dtype, shape and data_offsets");
   TensorEntry entry;
   const json& dtype = value["dtype"];
   const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeName& d) { return dtype == d.name; });
-  if (known == std::end(kDtypes)) malformed(path, what + " has dtype " + dtype.dump(), "expected one such as F32, BF16, F16, I64");
+  if (known == std::end(kDtypes)) throw UserError(path, what + " has dtype " + dtype.dump(), "expected one such as F32, BF16, F16, I64");
   entry.dtype = known->type;
-  if (!value["shape"].is_array()) malformed(path, what + " has no list as shape", "expected a list of sizes");
+  if (!value["shape"].is_array()) throw UserError(path, what + " has no list as shape", "expected a list of sizes");
   int64_t span_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));  // strides pass over sizes of 0
   for (const json& size : value["shape"]) {
     entry.shape.push_back(read_count(size, path, what + ": a size"));
     if (__builtin_mul_overflow(span_bytes, std::max<int64_t>(entry.shape.back(), 1), &span_bytes))
-      malformed(path, what + " is larger than 2^63 bytes", "expected a real shape");
+      throw UserError(path, what + " is larger than 2^63 bytes", "expected a real shape");
   }
   const int64_t num_bytes = std::ranges::count(entry.shape, 0) ? 0 : span_bytes;
   const json& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2) malformed(path, what + " has data_offsets " + offsets.dump(), "expected [begin, end]");
+  if (!offsets.is_array() || offsets.size() != 2)
+    throw UserError(path, what + " has data_offsets " + offsets.dump(), "expected [begin, end]");
   entry.begin_bytes = read_count(offsets[0], path, what + ": begin");
   entry.end_bytes = read_count(offsets[1], path, what + ": end");
   if (entry.begin_bytes > entry.end_bytes || entry.end_bytes - entry.begin_bytes != num_bytes)
-    malformed(path, what + " spans offsets " + offsets.dump() + " but needs " + std::to_string(num_bytes) + " bytes",
-              "expected offsets that fit shape and dtype");
+    throw UserError(path, join_text(what, " spans offsets ", offsets.dump(), " but needs ", num_bytes, " bytes"),
+                    "expected offsets that fit shape and dtype");
   return entry;
 }
 
@@ -188,23 +185,21 @@ class Runs {
 struct SafetensorsFile::Mapping {
   const std::byte* bytes = nullptr;
   size_t size = 0;
-  int fd = -1;  // of a mapped file
+  Descriptor file;  // none where the bytes were given
   std::vector<std::byte> owned;
   std::atomic<int64_t> bytes_read = 0;
   ~Mapping() {
-    if (fd < 0) return;
-    if (size > 0) ::munmap(const_cast<std::byte*>(bytes), size);
-    ::close(fd);
+    if (file.is_open() && size > 0) ::munmap(const_cast<std::byte*>(bytes), size);
   }
   // Past the mapping, whose pages would count as memory of the process and cost a fault each.
   void read(int64_t from, std::span<std::byte> to, const std::string& path) {
     bytes_read += std::ssize(to);
-    if (fd < 0) {
+    if (!file.is_open()) {
       std::memcpy(to.data(), bytes + from, to.size());
       return;
     }
     while (!to.empty()) {
-      const ssize_t count = ::pread(fd, to.data(), to.size(), from);
+      const ssize_t count = ::pread(file.number(), to.data(), to.size(), from);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) throw PeerError(path + ": read failed: " + std::strerror(errno));
       if (count == 0) throw PeerError(path + ": ends earlier than when it was opened");
@@ -217,9 +212,9 @@ struct SafetensorsFile::Mapping {
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
   RegularFile file(path, "expected a safetensors file");
   const auto size = static_cast<size_t>(file.size_bytes());
-  mapping_->fd = file.release();
+  mapping_->file = file.release();
   if (size > 0) {
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, mapping_->fd, 0);
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, mapping_->file.number(), 0);
     if (address == MAP_FAILED) throw PeerError(path + ": mmap failed: " + std::strerror(errno));
     mapping_->bytes = static_cast<const std::byte*>(address);
     mapping_->size = size;
@@ -243,18 +238,15 @@ void SafetensorsFile::parse() {
   if (file_bytes < 8 || header_bytes > file_bytes - 8)
     if (const std::string kind = file_kind({reinterpret_cast<const char*>(mapping_->bytes), std::min(kFileKindBytes, file_bytes)});
         !kind.empty())
-      malformed(path_, "is " + kind, "expected a safetensors file");
+      throw UserError(path_, "is " + kind, "expected a safetensors file");
   if (file_bytes < 8)
-    malformed(path_, "is " + std::to_string(file_bytes) + " bytes long, too short for a header",
-              "expected a whole safetensors file");
+    throw UserError(path_, join_text("is ", file_bytes, " bytes long, too short for a header"), "expected a whole safetensors file");
   if (header_bytes > kMaxHeaderBytes)
-    malformed(path_, "claims a header of " + std::to_string(header_bytes) + " bytes",
-              "expected at most 100,000,000; is it a safetensors file?");
+    throw UserError(path_, join_text("claims a header of ", header_bytes, " bytes"),
+                    "expected at most 100,000,000; is it a safetensors file?");
   if (header_bytes > file_bytes - 8)
-    malformed(path_,
-              "ends within its header (" + std::to_string(header_bytes) + " bytes announced, " + std::to_string(file_bytes - 8) +
-                  " there)",
-              "expected a whole file; copy it again");
+    throw UserError(path_, join_text("ends within its header (", header_bytes, " bytes announced, ", file_bytes - 8, " there)"),
+                    "expected a whole file; copy it again");
   data_begin_ = static_cast<int64_t>(8 + header_bytes);
   const json header = parse_header({reinterpret_cast<const char*>(mapping_->bytes) + 8, header_bytes}, path_);
   for (const auto& [name, value] : header.items()) {
@@ -262,9 +254,9 @@ void SafetensorsFile::parse() {
       tensors_.emplace(name, read_entry(name, value, path_));
       continue;
     }
-    if (!value.is_object()) malformed(path_, "__metadata__ is not an object", "expected texts by name");
+    if (!value.is_object()) throw UserError(path_, "__metadata__ is not an object", "expected texts by name");
     for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) malformed(path_, "__metadata__." + key + " is " + text.dump(), "expected a text");
+      if (!text.is_string()) throw UserError(path_, "__metadata__." + key + " is " + text.dump(), "expected a text");
       metadata_[key] = text.get<std::string>();
     }
   }
@@ -276,17 +268,14 @@ void SafetensorsFile::parse() {
   int64_t end = 0;
   for (const auto& [name, entry] : order) {
     if (entry->begin_bytes != end)
-      malformed(path_,
-                "tensor `" + *name + "` begins at byte " + std::to_string(entry->begin_bytes) + " of the data, where " +
-                    std::to_string(end) + " is due",
-                "expected tensors without gaps and overlaps");
+      throw UserError(path_, join_text("tensor `", *name, "` begins at byte ", entry->begin_bytes, " of the data, where ", end, " is due"),
+                      "expected tensors without gaps and overlaps");
     end = entry->end_bytes;
   }
   if (end != static_cast<int64_t>(file_bytes) - data_begin_)
-    malformed(path_,
-              "holds " + std::to_string(static_cast<int64_t>(file_bytes) - data_begin_) +
-                  " bytes of data, its header describes " + std::to_string(end),
-              "expected a whole file; copy it again");
+    throw UserError(path_,
+                    join_text("holds ", static_cast<int64_t>(file_bytes) - data_begin_, " bytes of data, its header describes ", end),
+                    "expected a whole file; copy it again");
 }
 
 const TensorEntry& SafetensorsFile::entry(const std::string& name) const {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/comm/agree.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <ios>
 #include <thread>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/file/bytes.h"
 #include "tandem/comm/scalar.h"
 
 namespace tandem::comm {
@@ -69,14 +69,16 @@ void run_alike(Group& group, const std::function<void()>& work) {
 
 std::map<std::string, double> largest_of_all(Group& group, const std::map<std::string, double>& mine) {
   if (group.size() == 1) return mine;
-  std::string text;
-  for (const auto& [name, number] : mine) text += join_text(name, ' ', std::hexfloat, number, '\n');
+  std::vector<std::byte> packed;
+  ByteWriter out(packed);
+  for (const auto& [name, number] : mine) out.text(name), out.raw(&number, sizeof number);
   std::map<std::string, double> all;
-  for (const std::string& other : texts_of_all(group, text))
-    for (size_t at = 0; at < other.size(); at = other.find('\n', at) + 1) {
-      const size_t space = other.find(' ', at);
-      const double number = std::strtod(other.c_str() + space, nullptr);
-      const auto [place, is_new] = all.emplace(other.substr(at, space - at), number);
+  for (const std::vector<std::byte>& part : all_gather_bytes(group, packed))
+    for (ByteReader in(part, "numbers of a peer"); !in.at_end();) {
+      const std::string name = in.text("a name");
+      double number = 0;
+      in.raw(&number, sizeof number, "its number");
+      const auto [place, is_new] = all.emplace(name, number);
       if (!is_new) place->second = std::max(place->second, number);
     }
   return all;
@@ -84,38 +86,24 @@ std::map<std::string, double> largest_of_all(Group& group, const std::map<std::s
 
 void exchange_rows(Group& group, std::vector<std::vector<float>>& rows, bool speaks) {
   if (group.size() == 1) return;
-  // [index, length, values...] for each row this rank owns; indices and lengths as raw 64-bit words.
   std::vector<std::byte> packed;
-  const auto put = [&](const void* from, size_t bytes) {
-    const auto* p = static_cast<const std::byte*>(from);
-    packed.insert(packed.end(), p, p + bytes);
-  };
-  for (size_t i = 0; speaks && i < rows.size(); ++i) {
-    if (rows[i].empty()) continue;
-    const uint64_t head[2] = {i, rows[i].size()};
-    put(head, sizeof head);
-    put(rows[i].data(), rows[i].size() * sizeof(float));
-  }
-  for (const std::vector<std::byte>& part : all_gather_bytes(group, packed)) {
-    for (size_t at = 0; at < part.size();) {
-      uint64_t head[2];
-      std::memcpy(head, part.data() + at, sizeof head);
-      at += sizeof head;
-      TANDEM_CHECK(head[0] < rows.size() && at + head[1] * sizeof(float) <= part.size(), "rows from a peer");
-      rows[head[0]].resize(head[1]);
-      std::memcpy(rows[head[0]].data(), part.data() + at, head[1] * sizeof(float));
-      at += head[1] * sizeof(float);
+  ByteWriter out(packed);
+  for (size_t i = 0; speaks && i < rows.size(); ++i)
+    if (!rows[i].empty()) out.number(static_cast<int64_t>(i)), out.bytes(std::as_bytes(std::span(rows[i])));
+  for (const std::vector<std::byte>& part : all_gather_bytes(group, packed))
+    for (ByteReader in(part, "rows of a peer"); !in.at_end();) {
+      const auto i = static_cast<size_t>(in.number("the number of a row"));
+      const std::span<const std::byte> values = in.bytes("its values");
+      TANDEM_CHECK(i < rows.size(), "row ", i, " of a peer");
+      rows[i].resize(values.size() / sizeof(float));
+      std::memcpy(rows[i].data(), values.data(), values.size());
     }
-  }
 }
 
 void broadcast_bytes(Group& group, std::span<std::byte> bytes) {
-  at::Tensor all = at::empty({std::ssize(bytes)}, at::kByte);
-  std::memcpy(all.mutable_data_ptr(), bytes.data(), bytes.size());
-  all = all.to(group.device());
-  group.broadcast(all, 0);
-  all = all.cpu();
-  std::memcpy(bytes.data(), all.const_data_ptr(), bytes.size());
+  at::Tensor mine = at::from_blob(bytes.data(), {std::ssize(bytes)}, at::kByte), there = mine.to(group.device());
+  group.broadcast(there, 0);
+  mine.copy_(there);
 }
 
 }  // namespace tandem::comm

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -17,6 +16,7 @@
 #include <zmq.hpp>
 
 #include "tandem/base/error.h"
+#include "tandem/base/file/descriptor.h"
 
 namespace tandem::comm {
 namespace {
@@ -72,15 +72,14 @@ Addresses addresses_of(const std::string& address, int kind) {
 std::string local_host_towards(const std::string& address) {
   const Addresses all = addresses_of(address, SOCK_DGRAM);
   for (const addrinfo* each = all.get(); each; each = each->ai_next) {
-    const int line = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);  // connecting one sends nothing
+    const Descriptor line(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // connecting one sends nothing
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     std::array<char, NI_MAXHOST> host{};
-    const bool is_known = line >= 0 && ::connect(line, each->ai_addr, each->ai_addrlen) == 0 &&
-                          ::getsockname(line, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+    const bool is_known = line.is_open() && ::connect(line.number(), each->ai_addr, each->ai_addrlen) == 0 &&
+                          ::getsockname(line.number(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
                           ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, host.data(), host.size(), nullptr, 0,
                                         NI_NUMERICHOST) == 0;
-    if (line >= 0) ::close(line);
     if (is_known) return own.ss_family == AF_INET6 ? "[" + std::string(host.data()) + "]" : std::string(host.data());
   }
   throw UserError(address, all ? "is an address to which this machine has no way" : "names a host that nobody knows",
@@ -90,14 +89,13 @@ std::string local_host_towards(const std::string& address) {
 bool is_refused(const std::string& address) {
   constexpr int kMomentMs = 200;
   const auto refused = [](int family, const sockaddr* to, socklen_t length) {
-    const int line = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (line < 0) return false;
-    int error = ::connect(line, to, length) == 0 ? 0 : errno;
-    if (pollfd item{line, POLLOUT, 0}; error == EINPROGRESS && ::poll(&item, 1, kMomentMs) > 0) {
+    const Descriptor line(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!line.is_open()) return false;
+    int error = ::connect(line.number(), to, length) == 0 ? 0 : errno;
+    if (pollfd item{line.number(), POLLOUT, 0}; error == EINPROGRESS && ::poll(&item, 1, kMomentMs) > 0) {
       socklen_t size = sizeof error;
-      ::getsockopt(line, SOL_SOCKET, SO_ERROR, &error, &size);
+      ::getsockopt(line.number(), SOL_SOCKET, SO_ERROR, &error, &size);
     }
-    ::close(line);
     return error == ECONNREFUSED || error == ENOENT;
   };
   if (address.starts_with("ipc://")) {
@@ -149,8 +147,6 @@ struct Endpoint::Socket {
   ~Socket() {
     if (events) zmq_socket_monitor(zmq.handle(), nullptr, 0);  // else who says it would wait for one who hears it
   }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
 
   // What becomes of its connections. The thread of the system's sockets says it, and must never wait: so what is said has no bound.
   void watch() {

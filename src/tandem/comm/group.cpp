@@ -2,6 +2,7 @@
 #include "tandem/comm/group.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +19,13 @@ namespace {
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 at::Tensor host_room(const at::Tensor& like) { return at::empty(like.sizes(), like.scalar_type()); }
+
+/// By way of the CPU: what `operation` leaves in `host` goes into `tensor`.
+template <class Operation>
+void by_host(at::Tensor& tensor, at::Tensor host, const Operation& operation) {
+  operation(host);
+  tensor.copy_(host);
+}
 
 /// What all ranks bring, on the CPU as `in` is, by way of the group's device.
 at::Tensor gathered(Group& group, const at::Tensor& in) {
@@ -70,12 +78,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
   Group* const way = way_of(tensor);
-  if (!way) {
-    at::Tensor host = tensor.cpu();
-    all_reduce(host, op);
-    tensor.copy_(host);
-    return;
-  }
+  if (!way) return by_host(tensor, tensor.cpu(), [&](at::Tensor& host) { all_reduce(host, op); });
   check_movable(tensor, way->device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
   const Waiting waiting(is_one_worker_);
@@ -84,12 +87,7 @@ void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
   Group* const way = way_of(in);
-  if (!way) {
-    at::Tensor host = host_room(out);
-    all_gather(host, in.cpu());
-    out.copy_(host);
-    return;
-  }
+  if (!way) return by_host(out, host_room(out), [&](at::Tensor& host) { all_gather(host, in.cpu()); });
   way->check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
   const Waiting waiting(is_one_worker_);
@@ -98,12 +96,7 @@ void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   Group* const way = way_of(in);
-  if (!way) {
-    at::Tensor host = host_room(out);
-    reduce_scatter(host, in.cpu());
-    out.copy_(host);
-    return;
-  }
+  if (!way) return by_host(out, host_room(out), [&](at::Tensor& host) { reduce_scatter(host, in.cpu()); });
   way->check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   const Waiting waiting(is_one_worker_);
@@ -145,12 +138,8 @@ void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_
 void Group::all_to_all_v(const at::Tensor& send, std::span<const int64_t> send_bytes, at::Tensor& receive,
                          std::span<const int64_t> receive_bytes) {
   Group* const way = way_of(send);
-  if (!way) {
-    at::Tensor host = host_room(receive);
-    all_to_all_v(send.cpu(), send_bytes, host, receive_bytes);
-    receive.copy_(host);
-    return;
-  }
+  if (!way)
+    return by_host(receive, host_room(receive), [&](at::Tensor& host) { all_to_all_v(send.cpu(), send_bytes, host, receive_bytes); });
   check_movable(send, way->device_, "all_to_all_v");
   check_movable(receive, way->device_, "all_to_all_v");
   exchange(*way, {static_cast<const std::byte*>(send.const_data_ptr()), send.nbytes()}, send_bytes,
@@ -167,12 +156,7 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
 
 void Group::receive(at::Tensor& tensor, int from, int tag) {
   Group* const way = way_of(tensor);
-  if (!way) {
-    at::Tensor host = host_room(tensor);
-    receive(host, from, tag);
-    tensor.copy_(host);
-    return;
-  }
+  if (!way) return by_host(tensor, host_room(tensor), [&](at::Tensor& host) { receive(host, from, tag); });
   way->check_message(tensor, from, tag);
   count(Operation::kReceive, 0);
   const Waiting waiting(is_one_worker_);
@@ -206,6 +190,25 @@ void Group::carry_by(std::unique_ptr<Group> carrier) {
 Group* Group::way_of(const at::Tensor& tensor) {
   if (carrier_ && tensor.device() == carrier_->device_) return carrier_.get();
   return device_.is_cpu() && !tensor.is_cpu() ? nullptr : this;
+}
+
+std::string Group::place(const char* op) const {
+  return join_text("rank ", world_rank(rank_), ": ", op, " in group '", name_, "'");
+}
+
+Group::Members Group::members_of(int color) {
+  at::Tensor mine = at::empty({1}, at::kInt), all = at::empty({size()}, at::device(device_).dtype(at::kInt));
+  *mine.mutable_data_ptr<int>() = color;
+  do_all_gather(all, mine.to(device_));
+  const at::Tensor colors = all.cpu();
+  Members members;
+  for (int r = 0; r < size(); ++r) {
+    if (colors.const_data_ptr<int>()[r] != color) continue;
+    if (r == rank_) members.rank = static_cast<int>(members.ranks.size());
+    members.ranks.push_back(r);
+    members.world_ranks.push_back(world_rank(r));
+  }
+  return members;
 }
 
 void Group::set_machines(std::vector<int> by_world_rank) {
@@ -250,10 +253,8 @@ std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<con
   const int64_t longest = *std::max_element(sizes, sizes + size);
 
   // Padded to the longest, so that one all_gather does; the strings of control traffic are short and alike.
-  at::Tensor in = at::empty({longest}, at::kByte);
+  at::Tensor in = at::zeros({longest}, at::kByte);
   if (!mine.empty()) std::memcpy(in.mutable_data_ptr(), mine.data(), mine.size());
-  if (static_cast<int64_t>(mine.size()) < longest)
-    std::memset(static_cast<std::byte*>(in.mutable_data_ptr()) + mine.size(), 0, static_cast<size_t>(longest) - mine.size());
   const at::Tensor out = gathered(group, in);
 
   std::vector<std::vector<std::byte>> all(static_cast<size_t>(size));

@@ -111,6 +111,14 @@ class Group {
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   /// Machines by rank of the world; for the world alone, groups split from it get them.
   void set_machines(std::vector<int> by_world_rank);
+  /// `rank 3: all_reduce in group 'tp'`, how an error of this rank begins.
+  std::string place(const char* op) const;
+  /// The ranks that pass the same colour, by their ranks here and in the world, and this rank's number among them. Collective.
+  struct Members {
+    int rank = 0;
+    std::vector<int> ranks, world_ranks;
+  };
+  Members members_of(int color);
 
  private:
   // What a backend does; the public operation of the same name has checked the arguments and counted the bytes.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/comm/scalar.h"
 
-#include <ATen/ops/empty.h>
-
-#include <cstring>
+#include <ATen/ops/from_blob.h>
 
 namespace tandem::comm {
 namespace {
@@ -11,12 +9,10 @@ namespace {
 template <class Number>
 void reduce(Group& group, std::span<Number> numbers, ReduceOp op) {
   if (group.size() == 1) return;
-  at::Tensor all = at::empty({std::ssize(numbers)}, c10::CppTypeToScalarType<Number>::value);
-  std::memcpy(all.mutable_data_ptr(), numbers.data(), numbers.size_bytes());
-  all = all.to(group.device());
-  group.all_reduce(all, op);
-  all = all.cpu();
-  std::memcpy(numbers.data(), all.const_data_ptr(), numbers.size_bytes());
+  at::Tensor mine = at::from_blob(numbers.data(), {std::ssize(numbers)}, c10::CppTypeToScalarType<Number>::value);
+  at::Tensor there = mine.to(group.device());
+  group.all_reduce(there, op);
+  mine.copy_(there);
 }
 
 template <class Number>

@@ -15,6 +15,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::comm {
 namespace {
@@ -41,26 +42,23 @@ Header& header_of(void* memory) { return *static_cast<Header*>(memory); }
 SharedMemory::SharedMemory(int64_t num_bytes) : num_bytes_(num_bytes) {
   static std::atomic<int64_t> last_serial = 0;
   serial_ = ++last_serial;
-  file_ = ::memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  file_ = Descriptor(::memfd_create("tandem", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int file = file_.number();
   // Reserved now: to touch pages that are not there would be a signal.
-  const int failed = file_ < 0 ? errno : ::posix_fallocate(file_, 0, num_bytes + kHeader_bytes);
+  const int failed = file < 0 ? errno : ::posix_fallocate(file, 0, num_bytes + kHeader_bytes);
   // Who borrows it relies on its size: to touch what was cut off would be a signal, too.
-  if (failed == 0 && ::fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) memory_ = map_file(file_, num_bytes);
-  if (!memory_) {
-    if (file_ >= 0) ::close(file_);
-    throw PeerError(join_text("shared memory of ", num_bytes, " bytes: ", std::strerror(failed != 0 ? failed : errno)));
-  }
+  if (failed == 0 && ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) memory_ = map_file(file, num_bytes);
+  if (!memory_) throw PeerError(join_text("shared memory of ", num_bytes, " bytes: ", std::strerror(failed != 0 ? failed : errno)));
   new (memory_) Header{0, serial_};
 }
 
 SharedMemory::~SharedMemory() {
   ::munmap(memory_, static_cast<size_t>(num_bytes_ + kHeader_bytes));
-  ::close(file_);
 }
 
 std::span<std::byte> SharedMemory::bytes() { return {static_cast<std::byte*>(memory_) + kHeader_bytes, static_cast<size_t>(num_bytes_)}; }
 
-SharedHandle SharedMemory::handle() const { return {::getpid(), file_, serial_, num_bytes_}; }
+SharedHandle SharedMemory::handle() const { return {::getpid(), file_.number(), serial_, num_bytes_}; }
 
 void SharedMemory::lend(int64_t borrowers) {
   TANDEM_CHECK(is_free(), "memory that others read is lent again");
@@ -74,14 +72,13 @@ bool SharedMemory::is_free() const { return header_of(memory_).borrowers.load(st
 std::unique_ptr<BorrowedMemory> BorrowedMemory::map(const SharedHandle& handle) {
   if (handle.num_bytes < 0 || handle.num_bytes > kMostBytes) return nullptr;
   const std::string path = join_text("/proc/", handle.process, "/fd/", handle.file);
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return nullptr;
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open()) return nullptr;
   struct stat status {};
-  const int seals = ::fcntl(file, F_GET_SEALS);
+  const int seals = ::fcntl(file.number(), F_GET_SEALS);
   const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-  const bool fits = is_sealed && ::fstat(file, &status) == 0 && status.st_size >= handle.num_bytes + kHeader_bytes;
-  void* memory = fits ? map_file(file, handle.num_bytes) : nullptr;
-  ::close(file);
+  const bool fits = is_sealed && ::fstat(file.number(), &status) == 0 && status.st_size >= handle.num_bytes + kHeader_bytes;
+  void* memory = fits ? map_file(file.number(), handle.num_bytes) : nullptr;
   if (!memory) return nullptr;
   std::unique_ptr<BorrowedMemory> borrowed(new BorrowedMemory(memory, handle.num_bytes));
   // A process of another machine, or container, may have the same number, and a file there.
@@ -132,10 +129,8 @@ std::vector<std::vector<bool>> who_shares(Group& group) {
   std::memcpy(question.secret, secret, sizeof secret);
   std::memcpy(mine.bytes().data(), secret, sizeof secret);
   std::vector<std::byte> found;
-  for (const std::vector<std::byte>& answer : all_gather_bytes(group, std::as_bytes(std::span(&question, 1)))) {
+  for (const Question& other : values_of_all(group, std::vector{question})) {
     const bool is_near = group.machine(static_cast<int>(found.size())) == group.machine(group.rank());
-    Question other;
-    std::memcpy(&other, answer.data(), sizeof other);
     const std::unique_ptr<BorrowedMemory> memory = is_near ? BorrowedMemory::map(other.handle) : nullptr;
     found.push_back(std::byte{memory && std::memcmp(memory->bytes().data(), other.secret, kSecret_bytes) == 0});
   }

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "tandem/base/file/descriptor.h"
 #include "tandem/comm/group.h"
 #include "tandem/comm/shared_handle.h"
 
@@ -38,7 +39,7 @@ class SharedMemory {
   bool is_free() const;
 
  private:
-  int file_ = -1;
+  Descriptor file_;
   int64_t num_bytes_ = 0, serial_ = 0;
   void* memory_ = nullptr;
 };

@@ -4,12 +4,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <limits>
 
 #include "tandem/base/check.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 
 namespace tandem::comm {
 namespace {
@@ -69,21 +69,16 @@ void StartSkew::starts(const std::string& stage, double at_s) {
 }
 
 std::map<std::string, double> StartSkew::take_metrics() {
-  const auto num = static_cast<int64_t>(starts_s_.size());
-  at::Tensor mine = at::empty({num}, at::kDouble), all = at::empty({world_.size() * num}, at::kDouble);
-  std::memcpy(mine.mutable_data_ptr(), starts_s_.data(), starts_s_.size() * sizeof(double));
-  world_.all_gather(all, mine);
-  const auto* at_s = all.const_data_ptr<double>();
+  std::vector<double> last_s = starts_s_, first_s;
+  for (const double start_s : starts_s_) first_s.push_back(-start_s);
+  max_over(world_, last_s);
+  max_over(world_, first_s);
   double most_s = 0;
   std::map<std::string, double> metrics;
-  for (int64_t i = 0; i < num; ++i) {
-    double first_s = at_s[i], last_s = at_s[i];
-    for (int64_t r = 1; r < world_.size(); ++r) {
-      first_s = std::min(first_s, at_s[r * num + i]);
-      last_s = std::max(last_s, at_s[r * num + i]);
-    }
-    metrics["time/start_skew_" + stages_[static_cast<size_t>(i)] + "_s"] = last_s - first_s;
-    most_s = std::max(most_s, last_s - first_s);
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const double skew_s = last_s[i] + first_s[i];
+    metrics["time/start_skew_" + stages_[i] + "_s"] = skew_s;
+    most_s = std::max(most_s, skew_s);
   }
   metrics["time/start_skew_s"] = most_s;
   stages_.clear();

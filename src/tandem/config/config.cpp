@@ -2,7 +2,9 @@
 #include "tandem/config/config.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
+#include <variant>
 
 #include "tandem/base/check.h"
 #include "tandem/base/strings.h"
@@ -13,23 +15,15 @@
 namespace tandem::config {
 namespace {
 
-/// Passes on the options of a struct but those that mean nothing where it is used.
-class Without : public OptionVisitor {
- public:
-  Without(OptionVisitor& field, std::vector<std::string_view> names) : field_(field), names_(std::move(names)) {}
-
- protected:
-  void option(const OptionRef& o) override {
-    if (std::find(names_.begin(), names_.end(), o.name) != names_.end()) return;
-    std::visit([&](auto* value) { field_(o.name, *value, o.help, o.check); }, o.value);
-  }
-  void begin_section(std::string_view name, std::string_view) override { TANDEM_CHECK(false, "section ", name, " in a part"); }
-  void end_section() override {}
-
- private:
-  OptionVisitor& field_;
-  std::vector<std::string_view> names_;
-};
+/// The options of a struct but those that mean nothing where it is used.
+template <class Options>
+void describe_without(std::initializer_list<std::string_view> names, OptionVisitor& field, Options& options) {
+  OptionList all;
+  describe(all, options);
+  for (const auto& [path, o] : all.entries)
+    if (std::ranges::find(names, o.name) == names.end())
+      std::visit([&](auto* value) { field(o.name, *value, o.help, o.check); }, o.value);
+}
 
 OptionCheck number_of_bytes() {
   return [](const OptionValue& v) {
@@ -105,8 +99,8 @@ void describe(OptionVisitor& field, CriticOptions& o) {
         "A response cut at the length limit goes on, for GAE, with the critic's value of the whole text behind its last token; off, it has "
         "ended there, as in verl.");
   field("lr", o.train.lr, "Learning rate at its highest; that of train.lr where a recipe does not set it.", at_least(0.0));
-  Without of_actor(field, {"lr", "logprob_micro_batch_tokens", "reference_micro_batch_tokens", "lr_steps"});  // one course for both
-  describe(of_actor, o.train);
+  // One course of the learning rate for both.
+  describe_without({"lr", "logprob_micro_batch_tokens", "reference_micro_batch_tokens", "lr_steps"}, field, o.train);
 }
 
 void describe(OptionVisitor& field, ScheduleOptions& o) {
@@ -215,8 +209,7 @@ void describe(OptionVisitor& field, SupervisedOptions& o) {
         between(0.0, 1.0));
   field("accuracy_every_steps", o.accuracy_every_steps, "Steps between two such checks.", at_least(1));
   field("accuracy_problems", o.accuracy_problems, "Training problems, not seen yet, that a check answers.", at_least(1));
-  Without rl_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});
-  describe(rl_stages, o.train);
+  describe_without({"logprob_micro_batch_tokens", "reference_micro_batch_tokens"}, field, o.train);
 }
 
 void describe(OptionVisitor& field, RolloutOptions& o) {

@@ -199,7 +199,7 @@ void validate(const RunConfig& config, const std::string& where);
 std::string to_yaml(const RunConfig& config);
 /// Whether two configurations have the same values in a section.
 bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section);
-/// Names of a section's options, such as critic.lr, that differ from their defaults.
+/// Names of a section's options, such as critic.lr, that differ from their defaults, in the section algo from those of its algorithm.
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
 /// Every option with default, help and allowed words, as Markdown; this is docs/config.md.
 std::string option_reference();

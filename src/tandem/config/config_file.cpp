@@ -364,7 +364,9 @@ std::vector<std::string> different_options(const RunConfig& a, const RunConfig& 
 bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section) { return different_options(a, b, section).empty(); }
 
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
-  return different_options(config, RunConfig(), section);
+  RunConfig usual;
+  usual.algo = algo::named_algorithm(config.algo.name);  // as load_config begins
+  return different_options(config, usual, section);
 }
 
 std::string to_yaml(const RunConfig& config) {

@@ -19,30 +19,6 @@ namespace {
 
 constexpr const char* kFile = "/decisions.jsonl";
 
-std::vector<int64_t> numbers_of(const std::vector<GroupId>& ids) {
-  std::vector<int64_t> numbers;
-  for (const GroupId id : ids) numbers.push_back(value(id));
-  return numbers;
-}
-
-std::vector<GroupId> ids_of(const nlohmann::json& numbers) {
-  std::vector<GroupId> ids;
-  for (const int64_t number : numbers.get<std::vector<int64_t>>()) ids.push_back(GroupId{number});
-  return ids;
-}
-
-nlohmann::json lists_of(const EarlyGroups& early) {
-  nlohmann::json lists = nlohmann::json::array();
-  for (const std::vector<GroupId>& groups : early) lists.push_back(numbers_of(groups));
-  return lists;
-}
-
-EarlyGroups early_of(const nlohmann::json& lists) {
-  EarlyGroups early;
-  for (const nlohmann::json& groups : lists) early.push_back(ids_of(groups));
-  return early;
-}
-
 std::string text_of(const nlohmann::json& line) { return line.dump() + "\n"; }
 
 }  // namespace
@@ -74,31 +50,26 @@ std::vector<Effect> effects_of(const std::string& text) {
 }
 
 std::string to_line(const Decisions& d, const std::vector<std::string>& told) {
-  nlohmann::json line = {{"step", value(d.step)}, {"groups", numbers_of(d.groups)}, {"started", d.started}};
-  if (!d.waiting.empty()) {
-    nlohmann::json& waiting = line["waiting"] = nlohmann::json::array();
-    for (const Waiting& each : d.waiting) waiting.push_back({value(each.id), value(each.version)});
-  }
-  for (const auto& [id, home] : d.moved) line["moved"].push_back({value(id), home});
-  for (const EarlyGroups& early : d.early) line["early"].push_back(lists_of(early));
-  if (!d.dropped.empty()) line["dropped"] = numbers_of(d.dropped);
-  if (!d.filtered.empty()) line["filtered"] = numbers_of(d.filtered);
+  nlohmann::json line = {{"step", d.step}, {"groups", d.groups}, {"started", d.started}};
+  for (const Waiting& each : d.waiting) line["waiting"].push_back({each.id, each.version});
+  if (!d.moved.empty()) line["moved"] = d.moved;
+  if (!d.early.empty()) line["early"] = d.early;
+  if (!d.dropped.empty()) line["dropped"] = d.dropped;
+  if (!d.filtered.empty()) line["filtered"] = d.filtered;
   if (d.started_before > 0 || d.filtered_before > 0) line["before"] = {d.started_before, d.filtered_before};
   line["told"] = told;
   return text_of(line);
 }
 
 std::string to_line(StepId step, const std::vector<std::string>& told) {
-  nlohmann::json line = {{"after", value(step)}};
-  line["told"] = told;
-  return text_of(line);
+  return text_of({{"after", step}, {"told", told}});
 }
 
 std::string begun_line(const std::string& layouts, int64_t lr_steps) {
   return text_of({{"layouts", layouts}, {"lr_steps", lr_steps}});
 }
 
-std::string resumed_line(StepId step) { return text_of({{"resumed", value(step)}}); }
+std::string resumed_line(StepId step) { return text_of({{"resumed", step}}); }
 
 DecisionReader::DecisionReader(const std::string& run_dir) {
   const std::string path = run_dir + kFile;
@@ -137,16 +108,15 @@ void DecisionReader::read(const std::string& text) {
     for (const Effect& effect : effects_of(told[replica])) effects_[replica].push_back(effect);
   if (!line.contains("step")) return;
   Decisions d;
-  d.step = StepId{line.at("step").get<int64_t>()};
-  d.groups = ids_of(line.at("groups"));
-  d.started = line.at("started").get<std::vector<int64_t>>();
-  for (const nlohmann::json& each : line.value("moved", nlohmann::json::array()))
-    d.moved.emplace_back(GroupId{each.at(0).get<int64_t>()}, each.at(1).get<int64_t>());
+  line.at("step").get_to(d.step);
+  line.at("groups").get_to(d.groups);
+  line.at("started").get_to(d.started);
   for (const nlohmann::json& each : line.value("waiting", nlohmann::json::array()))
-    d.waiting.push_back({GroupId{each.at(0).get<int64_t>()}, PolicyVersion{each.at(1).get<int64_t>()}});
-  for (const nlohmann::json& each : line.value("early", nlohmann::json::array())) d.early.push_back(early_of(each));
-  d.dropped = ids_of(line.value("dropped", nlohmann::json::array()));
-  d.filtered = ids_of(line.value("filtered", nlohmann::json::array()));
+    d.waiting.push_back({each.at(0).get<GroupId>(), each.at(1).get<PolicyVersion>()});
+  d.moved = line.value("moved", d.moved);
+  d.early = line.value("early", d.early);
+  d.dropped = line.value("dropped", d.dropped);
+  d.filtered = line.value("filtered", d.filtered);
   const auto before = line.value("before", std::vector<int64_t>{0, 0});
   check(before.size() == 2, "before has no two numbers");
   d.started_before = before[0], d.filtered_before = before[1];

@@ -6,9 +6,11 @@
 //
 // Plain values: no tensors, no threads. Everything a sample carries is here or in its columns (columns.h).
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,9 @@ struct Prompt {
 
 /// Why a sample ended. The engine gives the first two; kAborted is what a stored sample of another kind of end is read as.
 enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };
+/// As files and the page have them.
+inline constexpr std::array<std::string_view, 3> kFinishNames = {"stop", "length", "aborted"};
+inline std::string_view finish_name(FinishReason reason) { return kFinishNames[static_cast<size_t>(reason)]; }
 
 struct Sample {
   SampleId id{};

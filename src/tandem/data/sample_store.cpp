@@ -24,47 +24,27 @@ const char* holds_text(const std::string& text) {
   return text.empty() ? "?1 = ''" : "instr(lower(prompt || char(10) || answer || char(10) || response), lower(?1)) > 0";
 }
 
-std::string group_order(SampleOrder order, bool tells_tokens) {
-  switch (order) {
-    case SampleOrder::kById: return "group_id";
-    case SampleOrder::kLowestScore: return "avg(score), group_id";
-    case SampleOrder::kHighestScore: return "avg(score) DESC, group_id";
-    case SampleOrder::kWidestSpread: return "max(score) - min(score) DESC, group_id";
-    case SampleOrder::kLongest:
-      return tells_tokens ? "max(coalesce(response_tokens, length(response_ids) / 4)) DESC, group_id"
-                          : "max(length(response_ids)) DESC, group_id";
-  }
-  TANDEM_CHECK(false, "order ", static_cast<int>(order));
-}
+// By SampleOrder. Older files do not tell how many tokens a response has.
+constexpr const char* kGroupOrder[] = {"group_id", "avg(score), group_id", "avg(score) DESC, group_id",
+                                       "max(score) - min(score) DESC, group_id",
+                                       "max(coalesce(response_tokens, length(response_ids) / 4)) DESC, group_id"};
+constexpr const char* kLongestUntold = "max(length(response_ids)) DESC, group_id";
+constexpr const char* kAnswerOrder[] = {"row, id", "score, row, id", "score DESC, row, id", "abs(score - old_score) DESC, row, id",
+                                        "length(response) DESC, row, id"};
 
 // ?2 is the step.
 std::string found_groups(const GroupQuery& query, bool tells_tokens) {
-  return "SELECT group_id AS id, row_number() OVER (ORDER BY " + group_order(query.order, tells_tokens) +
-         ") AS place FROM samples WHERE step = ?2" + (query.group ? join_text(" AND group_id = ", value(*query.group)) : "") +
-         " GROUP BY group_id HAVING max(" + holds_text(query.text) + ")";
+  const bool is_untold = query.order == SampleOrder::kLongest && !tells_tokens;
+  const char* const order = is_untold ? kLongestUntold : kGroupOrder[static_cast<size_t>(query.order)];
+  return join_text("SELECT group_id AS id, row_number() OVER (ORDER BY ", order, ") AS place FROM samples WHERE step = ?2",
+                   query.group ? join_text(" AND group_id = ", value(*query.group)) : "", " GROUP BY group_id HAVING max(",
+                   holds_text(query.text), ")");
 }
 
-std::string answer_order(SampleOrder order) {
-  switch (order) {
-    case SampleOrder::kById: return "row, id";
-    case SampleOrder::kLowestScore: return "score, row, id";
-    case SampleOrder::kHighestScore: return "score DESC, row, id";
-    case SampleOrder::kWidestSpread: return "abs(score - old_score) DESC, row, id";
-    case SampleOrder::kLongest: return "length(response) DESC, row, id";
-  }
-  TANDEM_CHECK(false, "order ", static_cast<int>(order));
-}
-
-const char* answer_kind(AnswerKind kind) {
-  switch (kind) {
-    case AnswerKind::kAll: return "1";
-    case AnswerKind::kRight: return "is_right";
-    case AnswerKind::kWrong: return "NOT is_right";
-    case AnswerKind::kBecameRight: return "is_right AND old_id IS NOT NULL AND NOT was_right";
-    case AnswerKind::kBecameWrong: return "NOT is_right AND was_right";
-  }
-  TANDEM_CHECK(false, "kind ", static_cast<int>(kind));
-}
+// By AnswerKind.
+constexpr const char* kAnswerKind[] = {"1", "is_right", "NOT is_right", "is_right AND old_id IS NOT NULL AND NOT was_right",
+                                       "NOT is_right AND was_right"};
+const char* answer_kind(AnswerKind kind) { return kAnswerKind[static_cast<size_t>(kind)]; }
 
 // The answers of one evaluation beside those of an earlier one. ?2 and ?3 are their steps, ?4 is the score from which an answer is right.
 // A score that is no number is not right.
@@ -91,26 +71,8 @@ struct Evals {
 Statement compared_rows(const Evals& evals, const AnswerQuery& query, const std::string& columns, const std::string& which) {
   const std::string compared = replaced(replaced(kComparedAnswers, "SET", evals.set_column), "ASKED", evals.question_column);
   Statement rows(evals.database, compared + columns + " FROM compared " + which);
-  rows.bind(std::string_view(query.text)).bind(value(query.step));
-  if (query.since) rows.bind(value(*query.since));
-  else rows.bind_null();
-  rows.bind(query.right_at);
-  if (query.set) rows.bind(std::string_view(*query.set));
-  else rows.bind_null();
+  rows.bind(query.text).bind(query.step).bind(query.since).bind(query.right_at).bind(query.set);
   return rows;
-}
-
-const char* finish_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAborted: return "aborted";
-  }
-  TANDEM_CHECK(false, "finish reason ", static_cast<int>(reason));
-}
-
-FinishReason finish_of(const std::string& name) {
-  return name == "stop" ? FinishReason::kStop : name == "length" ? FinishReason::kLength : FinishReason::kAborted;
 }
 
 std::string parts_text(const Sample& sample) {
@@ -268,7 +230,8 @@ Sample read_sample(const Statement& row) {
   Sample sample;
   read_body(row, sample);
   sample.id = SampleId{row.integer(4)};
-  sample.finish = finish_of(row.text(6));
+  const auto finish = std::ranges::find(kFinishNames, row.text(6));
+  sample.finish = finish == kFinishNames.end() ? FinishReason::kAborted : static_cast<FinishReason>(finish - kFinishNames.begin());
   sample.scored = true;
   sample.score = row.real(7);
   sample.parts = parts_of(row.text(9));
@@ -319,7 +282,7 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
       TANDEM_CHECK(row < advantages.size(), "one advantage per sample: ", advantages.size(), " given");
       TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
       insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id)).bind(prompt.row);
-      insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);
+      insert.bind(finish_name(sample.finish)).bind(sample.score).bind(advantages[row]);
       insert.bind(value(group.version)).bind(value(batch.version)).bind(parts_text(sample));
       insert.bind(std::ssize(prompt.ids)).bind(std::ssize(sample.ids));
       if (sample.versions.empty()) insert.bind_null().bind_null();
@@ -552,19 +515,16 @@ std::vector<EvalSetSummary> SampleReader::eval_sets(double right_at) const {
 }
 
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
-  Statement row(database_.get(),
-                "SELECT row, prompt, answer, response, score, " + set_column_ + ", " + question_column_ +
-                    " FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
-  row.bind(value(step)).bind(count).bind(first);
   std::vector<EvalAnswer> out;
-  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(5), row.text(6)});
+  for (ComparedAnswer& each : compared({.step = step, .since = {}}, first, count)) out.push_back(std::move(each.now));
   return out;
 }
 
 std::vector<ComparedAnswer> SampleReader::compared(const AnswerQuery& query, int64_t first, int64_t count) const {
   Statement row = compared_rows({database_.get(), set_column_, question_column_}, query,
                                 "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score, set_name, asked",
-                                "WHERE " + asked_for(query) + " ORDER BY " + answer_order(query.order) + " LIMIT ?6 OFFSET ?7");
+                                join_text("WHERE ", asked_for(query), " ORDER BY ", kAnswerOrder[static_cast<size_t>(query.order)],
+                                          " LIMIT ?6 OFFSET ?7"));
   row.bind(count).bind(first);
   std::vector<ComparedAnswer> out;
   while (row.next()) {

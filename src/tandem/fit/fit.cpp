@@ -152,11 +152,8 @@ Fitted fitted(const config::RunConfig& config, const Subject& subject, const std
   const Longest longest = longest_of(config, subject);
   Probe probe(rank.parts, subject.model, longest);
   probe.load(subject.model_dir);
-  const std::string budget_from = measured.budget_from;
-  const int64_t budget_bytes = measured.budget_bytes;
-  measured = probe.measure();
-  measured.budget_bytes = budget_bytes, measured.budget_from = budget_from;
-  const bool all_of_it = budget_from != "memory.device_mib";  // host memory is of the same machine
+  measured = probe.measure(std::move(measured));
+  const bool all_of_it = measured.budget_from != "memory.device_mib";  // host memory is of the same machine
   ByOwner by_owner = probe.held();
   by_owner["reference_weights"] = reference_bytes(config, rank.ranks.train_layout, subject.model);
   const Held held = held_of(std::move(by_owner), config, all_of_it);

@@ -161,8 +161,7 @@ void Probe::probe_passes(policy::TrainedRole& role, PassBytes& trained, PassByte
   scored_s = scored_more.tokens_s;
 }
 
-Measured Probe::measure() {
-  Measured m;
+Measured Probe::measure(Measured m) {
   probe_passes(actor_.trained(), m.train, m.score, m.train_tokens_s, m.score_tokens_s);
   if (critic_) probe_passes(*critic_, m.value_train, m.values, m.value_train_tokens_s, m.values_tokens_s);
   const int64_t few = decode_bytes(kFewSequences), many = decode_bytes(2 * kFewSequences);

@@ -28,8 +28,8 @@ class Probe {
 
   /// The actor's weights, and those of the critic, where the algorithm trains one.
   void load(const std::string& model_dir);
-  /// Bytes of passes and speeds on this rank; budgets, counts and what is held are the caller's.
-  Measured measure();
+  /// With bytes of passes and speeds on this rank; budgets, counts and what is held are the caller's.
+  Measured measure(Measured so_far);
   /// After measure(): bytes by owner of what stays between stages, on the device.
   const std::map<std::string, int64_t>& held() const { return held_; }
   /// Tokens per second that the slowest rank decodes, `running` sequences at a time.

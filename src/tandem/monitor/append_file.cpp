@@ -46,19 +46,17 @@ AppendFile::AppendFile(std::string path, ResumeAt resume_at_bytes, WholeBytes wh
   const auto folder = std::filesystem::path(path_).parent_path();
   std::error_code ignored;  // open() below reports what matters
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   struct stat info {};
-  if (fd_ < 0 || ::fstat(fd_, &info) != 0)
+  if (!file_.is_open() || ::fstat(file_.number(), &info) != 0)
     throw UserError(path_, std::string("cannot be opened for writing: ") + std::strerror(errno), "choose a writable --run-dir");
   size_bytes_ = resume_at_bytes.value_or(0);
-  if (const int64_t found = whole(fd_, std::min<int64_t>(size_bytes_, info.st_size)); found < size_bytes_) {
+  if (const int64_t found = whole(file_.number(), std::min<int64_t>(size_bytes_, info.st_size)); found < size_bytes_) {
     log::warning(path_, ": has ", found, " whole bytes where the checkpoint counted ", size_bytes_, "; going on from there, with a gap");
     size_bytes_ = found;
   }
-  if (::ftruncate(fd_, size_bytes_) != 0 || !write_at_end({})) warn_once("cut back");
+  if (::ftruncate(file_.number(), size_bytes_) != 0 || !write_at_end({})) warn_once("cut back");
 }
-
-AppendFile::~AppendFile() { ::close(fd_); }
 
 void AppendFile::append(std::string_view bytes) noexcept {
   if (write_at_end(bytes)) {
@@ -66,11 +64,11 @@ void AppendFile::append(std::string_view bytes) noexcept {
     return;
   }
   warn_once("written");
-  if (::ftruncate(fd_, size_bytes_) == 0) write_at_end({});
+  if (::ftruncate(file_.number(), size_bytes_) == 0) write_at_end({});
 }
 
 int64_t AppendFile::flush() noexcept {
-  if (::fsync(fd_) != 0) warn_once("made durable");
+  if (::fsync(file_.number()) != 0) warn_once("made durable");
   return size_bytes_;
 }
 
@@ -81,7 +79,7 @@ bool AppendFile::write_at_end(std::string_view bytes) noexcept {
     whole += tail_;
     size_t done = 0;
     while (done < whole.size()) {
-      const ssize_t wrote = ::pwrite(fd_, whole.data() + done, whole.size() - done, size_bytes_ + static_cast<int64_t>(done));
+      const ssize_t wrote = ::pwrite(file_.number(), whole.data() + done, whole.size() - done, size_bytes_ + static_cast<int64_t>(done));
       if (wrote < 0 && errno == EINTR) continue;
       if (wrote <= 0) return false;
       done += static_cast<size_t>(wrote);

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "tandem/base/file/descriptor.h"
+
 namespace tandem::monitor {
 
 /// Where a sink starts: absent = an empty file; a number = keep that many bytes, drop what came after the checkpoint.
@@ -31,9 +33,6 @@ class AppendFile {
  public:
   /// What is left of a part at the place to resume at, by `whole`, is cut off.
   AppendFile(std::string path, ResumeAt resume_at_bytes, WholeBytes whole, std::string tail = "");
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
 
   /// All of `bytes` or nothing.
   void append(std::string_view bytes) noexcept;
@@ -48,7 +47,7 @@ class AppendFile {
   void warn_once(const char* doing) noexcept;
 
   std::string path_, tail_;
-  int fd_ = -1;
+  Descriptor file_;
   int64_t size_bytes_ = 0;
   bool warned_ = false;
 };

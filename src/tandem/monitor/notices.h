@@ -23,11 +23,8 @@ std::vector<Notice> notices_of(const std::string& bytes);
 /// Errors     none.
 class Notices {
  public:
-  Notices() = default;
   /// Logs what waits.
   ~Notices();
-  Notices(const Notices&) = delete;
-  Notices& operator=(const Notices&) = delete;
 
   /// From now on what is said waits for take(): another process logs it.
   void defer();

@@ -74,15 +74,14 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   const Elements n = elements_of(trained);
   const bool has_master = plan.element_bytes < kFloatBytes && !adapts;
   TrainingMemory memory;
-  const auto add = [](std::map<std::string, int64_t>& arena, const char* owner, int64_t bytes) { arena[owner] += bytes; };
-  add(memory.device, "weights", model.num_elements * plan.element_bytes);
-  if (const AdapterBytes adapters = adapter_bytes(plan, rank); adapts) add(memory.device, "lora", adapters.values + adapters.factors);
-  add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes);
+  memory.device["weights"] = model.num_elements * plan.element_bytes;
+  if (const AdapterBytes adapters = adapter_bytes(plan, rank); adapts) memory.device["lora"] = adapters.values + adapters.factors;
+  memory.device["gradients"] = (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes;
   const bool swapped = plan.swap_chunk_elements > 0;
   auto& home = swapped ? memory.host : memory.device;
-  add(home, "optimizer", 2 * n.state * kFloatBytes);
-  if (has_master) add(home, "master_weights", n.state * kFloatBytes);
-  if (swapped) add(memory.device, "optimizer", (has_master ? 3 : 2) * std::min(n.state, plan.swap_chunk_elements) * kFloatBytes);
+  home["optimizer"] = 2 * n.state * kFloatBytes;
+  if (has_master) home["master_weights"] = n.state * kFloatBytes;
+  if (swapped) memory.device["optimizer"] = (has_master ? 3 : 2) * std::min(n.state, plan.swap_chunk_elements) * kFloatBytes;
   return memory;
 }
 

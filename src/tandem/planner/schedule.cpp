@@ -29,6 +29,17 @@ std::vector<Resident> residents_of(StageKind kind) {
   return {};
 }
 
+// Whose stage it is.
+int role_of(StageKind kind) {
+  switch (kind) {
+    case StageKind::kReward: return 1;
+    case StageKind::kReference: return 2;
+    case StageKind::kValues:
+    case StageKind::kUpdateCritic: return 3;
+    default: return 0;
+  }
+}
+
 RankRange all_ranks(const Placement& p) {
   const int first = std::min(p.train.first, p.rollout.first);
   return {first, std::max(p.train.first + p.train.count, p.rollout.first + p.rollout.count) - first};
@@ -39,7 +50,7 @@ class Builder {
  public:
   explicit Builder(const ScheduleNeeds& needs) : needs_(needs), all_(all_ranks(needs.placement)) {
     schedule_.staleness = needs.staleness;
-    schedule_.roles = {{RoleKind::kActor, "actor", true}};
+    schedule_.roles = {"actor", "reward_model", "reference", "critic"};  // as role_of has them
   }
 
   Schedule build() {
@@ -48,11 +59,18 @@ class Builder {
     const char* of_sides = p.kind == PlacementKind::kMixed ? "mixed stale" : "split stale";
     schedule_.name = needs_.replay ? "replay" : ahead_of_training ? of_sides : needs_.staleness > 0 ? "stale" : "sync";
     const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
-    const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
+    int scores = batch;
+    if (needs_.reward_stage && !needs_.replay)
+      scores = add(StageKind::kReward, "reward", all_, {{batch}}, {{Field::kBatch}, {Field::kScores}});
     if (scores != batch && needs_.most_rounds > 1) schedule_.repeat = {batch, scores, needs_.most_rounds};
     std::vector<After> before_update, before_advantage;
     std::vector<Field> reads = {Field::kAdvantages}, advantage_reads = {Field::kScores};
-    if (needs_.reference) before_update.push_back({add_reference(batch)}), reads.push_back(Field::kReferenceLogprobs);
+    if (needs_.reference) {
+      before_update.push_back(
+          {add(StageKind::kReference, "reference", p.train, {{batch}}, {{Field::kBatch}, {Field::kReferenceLogprobs}})});
+      if (needs_.start_is_reference) schedule_.stages.back().needs = {Resident::kTrainWeights};
+      reads.push_back(Field::kReferenceLogprobs);
+    }
     if (needs_.old_logprob) {
       before_update.push_back({add(StageKind::kOldLogprob, "old_logprob", p.train, {{batch}}, {{Field::kBatch}, {Field::kOldLogprobs}})});
       reads.push_back(Field::kOldLogprobs);
@@ -61,14 +79,21 @@ class Builder {
       before_advantage = std::exchange(before_update, {});
       advantage_reads.insert(advantage_reads.end(), reads.begin() + 1, reads.end());
     }
-    if (needs_.critic) before_advantage.push_back({add_values(batch)}), advantage_reads.push_back(Field::kValues);
+    if (needs_.critic) {
+      before_advantage.push_back({add(StageKind::kValues, "values", p.train, {{batch}}, {{Field::kBatch}, {Field::kValues}})});
+      advantage_reads.push_back(Field::kValues);
+    }
     if (before_advantage.empty() || scores != batch) before_advantage.push_back({scores});
     const int advantage =
         add(StageKind::kAdvantage, "advantage", p.train, before_advantage, {advantage_reads, {Field::kAdvantages}});
     before_update.push_back({advantage});
     std::vector<After> before_meeting;
     std::vector<Field> news = {Field::kUpdate};
-    if (needs_.critic) before_meeting.push_back({add_critic_update(advantage)}), news.push_back(Field::kCriticUpdate);
+    if (needs_.critic) {
+      before_meeting.push_back({add(StageKind::kUpdateCritic, "train_critic", p.train, {{advantage}},
+                                    {{Field::kValues, Field::kAdvantages}, {Field::kCriticUpdate}})});
+      news.push_back(Field::kCriticUpdate);
+    }
     before_meeting.push_back({add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})});
     if (ahead_of_training) {
       before_meeting.push_back({add(StageKind::kAhead, "ahead", p.generators(), {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
@@ -85,7 +110,7 @@ class Builder {
     std::vector<Field> reads, fills;
   };
   int add(StageKind kind, const char* name, RankRange ranks, std::vector<After> after, Fields fields) {
-    schedule_.stages.push_back({kind, name, role_, ranks, std::move(after), residents_of(kind), fields.reads, fields.fills});
+    schedule_.stages.push_back({kind, name, role_of(kind), ranks, std::move(after), residents_of(kind), fields.reads, fields.fills});
     return static_cast<int>(schedule_.stages.size()) - 1;
   }
   int add_rollout() {
@@ -93,42 +118,10 @@ class Builder {
     if (!needs_.reward_stage) fills.push_back(Field::kScores);
     return add(StageKind::kRollout, "rollout", all_, {}, {{Field::kWeights}, fills});
   }
-  int add_reward(int batch) {
-    begin_role(RoleKind::kRewardModel, "reward_model");
-    const int stage = add(StageKind::kReward, "reward", all_, {{batch}}, {{Field::kBatch}, {Field::kScores}});
-    role_ = 0;
-    return stage;
-  }
-  int add_reference(int batch) {
-    begin_role(RoleKind::kReference, "reference");
-    const RankRange ranks = needs_.placement.train;
-    const int stage = add(StageKind::kReference, "reference", ranks, {{batch}}, {{Field::kBatch}, {Field::kReferenceLogprobs}});
-    if (needs_.start_is_reference) schedule_.stages.back().needs = {Resident::kTrainWeights};
-    role_ = 0;
-    return stage;
-  }
-  int add_values(int batch) {
-    begin_role(RoleKind::kCritic, "critic", true);
-    const int stage = add(StageKind::kValues, "values", needs_.placement.train, {{batch}}, {{Field::kBatch}, {Field::kValues}});
-    critic_ = std::exchange(role_, 0);
-    return stage;
-  }
-  int add_critic_update(int advantage) {
-    role_ = critic_;
-    const int stage = add(StageKind::kUpdateCritic, "train_critic", needs_.placement.train, {{advantage}},
-                          {{Field::kValues, Field::kAdvantages}, {Field::kCriticUpdate}});
-    role_ = 0;
-    return stage;
-  }
-  void begin_role(RoleKind kind, const char* name, bool trained = false) {
-    role_ = static_cast<int>(schedule_.roles.size());
-    schedule_.roles.push_back({kind, name, trained});
-  }
 
   const ScheduleNeeds& needs_;
   const RankRange all_;
   Schedule schedule_;
-  int role_ = 0, critic_ = 0;
 };
 
 }  // namespace
@@ -151,7 +144,7 @@ bool Schedule::has(StageKind kind) const { return std::ranges::find(stages, kind
 
 std::string to_text(const Schedule& schedule) {
   std::string text = join_text(schedule.name, " (staleness ", schedule.staleness, "):");
-  for (const Stage& stage : schedule.stages) text += " " + schedule.roles[static_cast<size_t>(stage.role)].name + "." + stage.name;
+  for (const Stage& stage : schedule.stages) text += " " + schedule.roles[static_cast<size_t>(stage.role)] + "." + stage.name;
   return text;
 }
 

@@ -16,7 +16,6 @@
 
 namespace tandem::planner {
 
-enum class RoleKind { kActor, kReference, kRewardModel, kCritic };
 /// What a stage may find on the device.
 enum class Resident {
   kTrainWeights, kGradients, kOptimizer, kRolloutWeights, kKvCache, kReference, kRewardModel,
@@ -40,12 +39,6 @@ enum class StageKind {
 /// What stages hand to each other. All but the weights are of one step.
 enum class Field {
   kWeights, kBatch, kScores, kReferenceLogprobs, kOldLogprobs, kValues, kAdvantages, kCriticUpdate, kUpdate, kAhead, kMeeting
-};
-
-struct Role {
-  RoleKind kind;
-  std::string name;
-  bool trained;
 };
 
 /// Stage `stage` of `steps_back` steps ago must have ended. What lies before a run's first step has.
@@ -74,7 +67,7 @@ struct Repeat {
 struct Schedule {
   std::string name;
   int64_t staleness = 0;         ///< updates a sample may lag; 0 generates each batch under the weights that train on it
-  std::vector<Role> roles;
+  std::vector<std::string> roles;  ///< that stages name by their place here
   std::vector<Stage> stages;
   std::optional<Repeat> repeat = {};  ///< where groups without spread are replaced once a stage has scored them
 

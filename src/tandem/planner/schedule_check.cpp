@@ -13,20 +13,10 @@ namespace tandem::planner {
 namespace {
 
 const char* name_of(Field field) {
-  switch (field) {
-    case Field::kWeights: return "weights";
-    case Field::kBatch: return "a batch";
-    case Field::kScores: return "scores";
-    case Field::kReferenceLogprobs: return "reference log-probabilities";
-    case Field::kOldLogprobs: return "old log-probabilities";
-    case Field::kValues: return "values";
-    case Field::kAdvantages: return "advantages";
-    case Field::kCriticUpdate: return "an update of the critic";
-    case Field::kUpdate: return "an update";
-    case Field::kAhead: return "groups generated ahead";
-    case Field::kMeeting: return "what other ranks did";
-  }
-  return "";
+  constexpr const char* kNames[] = {"weights", "a batch", "scores", "reference log-probabilities", "old log-probabilities", "values",
+                                    "advantages", "an update of the critic", "an update", "groups generated ahead",
+                                    "what other ranks did"};
+  return kNames[static_cast<size_t>(field)];
 }
 
 class Check {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tandem/base/error.h"
-#include "tandem/base/file/checksum.h"
 
 namespace tandem::pull {
 
@@ -69,12 +68,6 @@ std::vector<std::byte> values_of(std::span<const reshard::Held> held, std::span<
     bytes.insert(bytes.end(), from, from + part.nbytes());
   }
   return bytes;
-}
-
-uint64_t digest_of(std::span<const std::byte> values) {
-  Checksum checksum;
-  checksum.update(values);
-  return checksum.value();
 }
 
 }  // namespace tandem::pull

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tandem/base/file/checksum.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/pull/weights_message.h"
 
@@ -19,8 +20,8 @@ constexpr int64_t kMostBytesAtOnce = 8 << 20;  ///< a line of 140 kB/s gets them
 at::Tensor view_of(std::span<const reshard::Held> held, const NumberedBox& wanted);
 /// Values of boxes, as they go by sockets: each in `dtype`, one after the other. Errors: as view_of.
 std::vector<std::byte> values_of(std::span<const reshard::Held> held, std::span<const NumberedBox> boxes, at::ScalarType dtype);
-/// What tells them from others, if nobody forges them: Checksum.
-uint64_t digest_of(std::span<const std::byte> values);
+/// What tells them from others, if nobody forges them.
+inline uint64_t digest_of(std::span<const std::byte> values) { return checksum_of(values); }
 /// What of `wanted` `held` has: both in the order of the numbers, as are the boxes.
 std::vector<NumberedBox> common_boxes(std::span<const reshard::Held> wanted, std::span<const reshard::Held> held);
 /// The boxes in parts of at most kMostBytesAtOnce, a box row by row; a row is never cut.

@@ -32,7 +32,6 @@ class PassingSource {
   Fetched fetch(PolicyVersion version, const at::Tensor& values);
   void stop() { source_.stop(); }
   /// Of what the holders have.
-  at::ScalarType held_dtype() const { return held_dtype_; }
 
  private:
   const model::ParameterTable table_;

@@ -37,8 +37,6 @@ class WeightServer {
   /// `table`: how the rank's values lie, of dtype `dtype`.
   WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address);
   ~WeightServer();
-  WeightServer(const WeightServer&) = delete;
-  WeightServer& operator=(const WeightServer&) = delete;
 
   /// These are the weights of `version` from now on. Who asks for an older one hears of it; who reads it in place reads on.
   void publish(const at::Tensor& values, PolicyVersion version);

@@ -62,8 +62,6 @@ class OwnLoop {
     const nb::gil_scoped_release unlocked;
     session_.reset();
   }
-  OwnLoop(const OwnLoop&) = delete;
-  OwnLoop& operator=(const OwnLoop&) = delete;
 
   nb::object encode_text(const std::string& text) const { return copied<int64_t>(session_->encoded(text)); }
   nb::object encode_messages(const std::string& json) const {

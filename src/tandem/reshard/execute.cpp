@@ -4,12 +4,13 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <optional>
 #include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/reshard/courier.h"
 #include "tandem/reshard/staging.h"
 
 namespace tandem::reshard {
@@ -51,8 +52,6 @@ class Switch {
   ~Switch() {
     if (options_.arena) options_.arena->count("staging", -counted_bytes_);
   }
-  Switch(const Switch&) = delete;
-  Switch& operator=(const Switch&) = delete;
 
   Moved run() {
     if (plan_.overlap && plan_.num_calls > 1) overlapped();
@@ -62,7 +61,15 @@ class Switch {
   }
 
   /// Why the transfer under way has failed, if it has.
-  std::exception_ptr transfer_error() { return courier_ ? courier_->error() : nullptr; }
+  std::exception_ptr transfer_error() {
+    if (!transfer_.valid() || transfer_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return nullptr;
+    try {
+      transfer_.get();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
 
  private:
   void one_by_one() {
@@ -79,14 +86,13 @@ class Switch {
 
   /// While bucket b travels, b-1 is unpacked and then b+1 is packed.
   void overlapped() {
-    courier_.emplace();
     pack(0, send_);
     for (size_t b = 0; b < plan_.num_calls; ++b) {
       open(receive_, plan_.buckets[b].receives);
-      courier_->start([this] { carry(); });
+      transfer_ = std::async(std::launch::async, [this] { carry(); });
       if (b > 0) finish(b - 1);
       if (b + 1 < plan_.num_calls) pack(b + 1, next_);
-      courier_->wait();
+      transfer_.get();
       send_ = std::exchange(next_, {});
       arrived_ = std::exchange(receive_, {});
     }
@@ -157,7 +163,7 @@ class Switch {
   int64_t counted_bytes_ = 0;
   std::optional<Staging> send_, receive_;  // of the bucket that travels
   std::optional<Staging> next_, arrived_;  // of the one behind, which is packed, and the one before, which is unpacked
-  std::optional<Courier> courier_;         // last: it uses the others
+  std::future<void> transfer_;             // last: where it goes it waits for a transfer, which uses the others
 };
 
 }  // namespace

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-/// The chunks of a rank's weights that a box of a tensor touches.
-class Chunks {
+/// The first, or the last, bucket that touches each chunk of a rank's weights.
+class Bounds {
  public:
-  explicit Chunks(const WeightsMemory& side) : side_(side) {
+  Bounds(const WeightsMemory& side, bool last) : side_(side), last_(last), bound_(static_cast<size_t>(side.memory.num_chunks()), kNone) {
     const auto all = model::flat_order(model::family::parameters(side.table.config));
     entry_of_.assign(all.size(), nullptr);
     auto entry = side.table.entries.begin();
@@ -22,28 +22,8 @@ class Chunks {
     TANDEM_CHECK(entry == side.table.entries.end(), "parameters in another order than the plan's");
   }
 
-  // A box lies between its first and its last element. Words of parameters kept in fp32 may be counted in another width.
-  std::pair<int64_t, int64_t> of(int32_t number, const Box& box) const {
-    const model::ParameterEntry* e = entry_of_[static_cast<size_t>(number)];
-    TANDEM_CHECK(e, "the plan names tensor ", number, ", of which this rank holds nothing");
-    if (e->parameter.in_float()) return side_.memory.chunks_of(e->offset, e->offset + e->num_elements);
-    std::vector<int64_t> last = box.end;
-    for (int64_t& index : last) --index;
-    return side_.memory.chunks_of(e->offset + position_in(e->box, box.begin), e->offset + position_in(e->box, last) + 1);
-  }
-
- private:
-  const WeightsMemory& side_;
-  std::vector<const model::ParameterEntry*> entry_of_;  // by number of the tensor
-};
-
-/// The first, or the last, bucket that touches each chunk.
-class Bounds {
- public:
-  Bounds(const WeightsMemory& side, bool last) : chunks_(side), last_(last), bound_(static_cast<size_t>(side.memory.num_chunks()), kNone) {}
-
   void touch(int64_t bucket, int32_t number, const Box& box) {
-    const auto [begin, end] = chunks_.of(number, box);
+    const auto [begin, end] = chunks_of(number, box);
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       int64_t& bound = bound_[static_cast<size_t>(chunk)];
       if (bound == kNone || last_) bound = bucket;
@@ -58,9 +38,20 @@ class Bounds {
   }
 
  private:
-  Chunks chunks_;
-  bool last_;
-  std::vector<int64_t> bound_;
+  // A box lies between its first and its last element. Words of parameters kept in fp32 may be counted in another width.
+  std::pair<int64_t, int64_t> chunks_of(int32_t number, const Box& box) const {
+    const model::ParameterEntry* e = entry_of_[static_cast<size_t>(number)];
+    TANDEM_CHECK(e, "the plan names tensor ", number, ", of which this rank holds nothing");
+    if (e->parameter.in_float()) return side_.memory.chunks_of(e->offset, e->offset + e->num_elements);
+    std::vector<int64_t> last = box.end;
+    for (int64_t& index : last) --index;
+    return side_.memory.chunks_of(e->offset + position_in(e->box, box.begin), e->offset + position_in(e->box, last) + 1);
+  }
+
+  const WeightsMemory& side_;
+  const bool last_;
+  std::vector<int64_t> bound_;                           // by chunk
+  std::vector<const model::ParameterEntry*> entry_of_;  // by number of the tensor
 };
 
 }  // namespace

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reshard/plan_deal.h"
-
 #include <algorithm>
 #include <map>
 
+#include "tandem/reshard/plan_make.h"
 #include "tandem/reshard/tuning.h"
 
 namespace tandem::reshard {

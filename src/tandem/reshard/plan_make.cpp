@@ -8,7 +8,6 @@
 #include <span>
 
 #include "tandem/base/check.h"
-#include "tandem/reshard/plan_deal.h"
 #include "tandem/reshard/rooms.h"
 #include "tandem/reshard/tuning.h"
 

@@ -18,12 +18,6 @@ int64_t elements_of(const RankPlan::Move& move) {
   return elements;
 }
 
-uint64_t checksum_of(std::span<const std::byte> bytes) {
-  Checksum checksum;
-  checksum.update(bytes);
-  return checksum.value();
-}
-
 }  // namespace
 
 Staging::Staging(std::span<const RankPlan::Move> moves, const Format& format)

@@ -15,7 +15,7 @@ struct Options {
   std::vector<std::string> stop;
 };
 void describe(OptionVisitor& field, Options& o) {
-  field("block_tokens", o.block_tokens, "Tokens in a block.", power_of_two());
+  field("block_tokens", o.block_tokens, "Tokens in a block.", zero_or_power_of_two(1));
   field("temperature", o.temperature, "Temperature.", at_least(0));
   field("mode", o.mode, "Mode.", one_of({"sync", "stale"}));
   field("stop", o.stop, "Stop texts.");
@@ -79,7 +79,7 @@ TEST(Options, SayWhatWouldBeRight) {
     set_option(list.entries[0], "24", "recipe.yaml");
     FAIL();
   } catch (const UserError& e) {
-    EXPECT_STREQ(e.what(), "recipe.yaml: block_tokens is 24 (expected a power of two)");
+    EXPECT_STREQ(e.what(), "recipe.yaml: block_tokens is 24 (expected 0, or a power of two of at least 1)");
   }
   EXPECT_THROW(set_option(list.entries[0], "many", "x"), UserError);
   EXPECT_THROW(set_option(list.entries[1], "-1", "x"), UserError);

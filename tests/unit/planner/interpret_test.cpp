@@ -19,7 +19,7 @@ int64_t up_to(Random& random, int64_t most) { return static_cast<int64_t>(random
 
 // Stages of any ranks, with edges within a step and across steps. Fields stay empty but for what check() wants of any schedule.
 Schedule random_schedule(Random& random, int num_ranks) {
-  Schedule s{"random", 8, {{RoleKind::kActor, "actor", true}}, {}};
+  Schedule s{"random", 8, {"actor"}, {}};
   const int n = 2 + static_cast<int>(up_to(random, 6));
   for (int i = 0; i < n; ++i) {
     const int first = static_cast<int>(up_to(random, num_ranks - 1));

@@ -26,6 +26,12 @@ class Checksum {
   uint64_t length_bytes_ = 0;
 };
 
+inline uint64_t checksum_of(std::span<const std::byte> bytes) {
+  Checksum checksum;
+  checksum.update(bytes);
+  return checksum.value();
+}
+
 /// Checksums of files, as a manifest has them, by their path in a folder.
 using Sums = std::map<std::string, std::string>;
 

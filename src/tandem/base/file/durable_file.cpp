@@ -28,19 +28,11 @@ constexpr size_t kCachedBytes = size_t{1} << 17;
 
 std::string temporary_name(const std::string& path) { return path + ".tmp"; }
 
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) fail(path, "open", errno);
-  }
-  ~Descriptor() { ::close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
+Descriptor opened(const std::string& path, int flags) {
+  Descriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!file.is_open()) fail(path, "open", errno);
+  return file;
+}
 
 // From here on the file is written by way of the page cache. False: it was so before.
 bool leave_direct(int fd) {
@@ -59,33 +51,32 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::string& path
 }
 
 void sync_path(const std::string& path, int flags) {
-  Descriptor file(path, flags);
+  const Descriptor file = opened(path, flags);
   // Some file systems cannot sync a directory; they say so with EINVAL.
-  if (::fsync(file.fd()) != 0 && errno != EINVAL) fail(path, "fsync", errno);
+  if (::fsync(file.number()) != 0 && errno != EINVAL) fail(path, "fsync", errno);
 }
 
 }  // namespace
 
 DurableFile::DurableFile(const std::string& path) : path_(path) {
   for (const int direct : {O_DIRECT, 0}) {
-    fd_ = ::open(temporary_name(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | direct, 0644);
-    if (fd_ >= 0 || errno != EINVAL) break;  // that: the file system has no such way
+    file_ = Descriptor(::open(temporary_name(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | direct, 0644));
+    if (file_.is_open() || errno != EINVAL) break;  // that: the file system has no such way
   }
-  if (fd_ < 0) fail(path, "open", errno);
+  if (!file_.is_open()) fail(path, "open", errno);
 }
 
 void DurableFile::Free::operator()(std::byte* block) const { std::free(block); }
 
 DurableFile::DurableFile(DurableFile&& other) noexcept
     : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
+      file_(std::move(other.file_)),
       block_(std::move(other.block_)),
       held_(std::exchange(other.held_, 0)),
       sum_(other.sum_),
       partial_(std::exchange(other.partial_, false)) {}
 
 DurableFile::~DurableFile() {
-  if (fd_ >= 0) ::close(fd_);
   if (partial_) ::unlink(temporary_name(path_).c_str());
 }
 
@@ -103,19 +94,19 @@ void DurableFile::append(std::span<const std::byte> bytes) {
 }
 
 void DurableFile::write_block() {
-  if (held_ % kAlignment != 0) leave_direct(fd_);
-  write_all(fd_, std::span(block_.get(), std::exchange(held_, 0)), path_);
+  if (held_ % kAlignment != 0) leave_direct(file_.number());
+  write_all(file_.number(), std::span(block_.get(), std::exchange(held_, 0)), path_);
 }
 
 void DurableFile::close() {
   if (held_ > 0) write_block();
   block_.reset();
-  if (::fsync(fd_) != 0) fail(path_, "fsync", errno);
-  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
+  if (::fsync(file_.number()) != 0) fail(path_, "fsync", errno);
+  if (::close(file_.release()) != 0) fail(path_, "close", errno);
 }
 
 std::string DurableFile::commit() {
-  if (fd_ >= 0) close();
+  if (file_.is_open()) close();
   if (::rename(temporary_name(path_).c_str(), path_.c_str()) != 0) fail(path_, "rename", errno);
   partial_ = false;
   return sum_.text();
@@ -131,11 +122,11 @@ void sync_file(const std::string& path) { sync_path(path, O_RDONLY); }
 void sync_directory(const std::string& path) { sync_path(path, O_RDONLY | O_DIRECTORY); }
 
 std::string file_checksum(const std::string& path) {
-  Descriptor file(path, O_RDONLY);
+  const Descriptor file = opened(path, O_RDONLY);
   Checksum checksum;
   std::vector<std::byte> buffer(size_t{1} << 20);
   for (;;) {
-    const ssize_t count = ::read(file.fd(), buffer.data(), buffer.size());
+    const ssize_t count = ::read(file.number(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(path, "read", errno);
     if (count == 0) return checksum.text();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tandem/base/file/checksum.h"
+#include "tandem/base/file/descriptor.h"
 
 namespace tandem {
 
@@ -38,7 +39,7 @@ class DurableFile {
   };
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   std::unique_ptr<std::byte, Free> block_;  ///< what is not written yet
   size_t held_ = 0;                         ///< bytes of it
   Checksum sum_;

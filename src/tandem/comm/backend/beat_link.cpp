@@ -65,35 +65,23 @@ void send_at_once(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/// -1 unless that address answers with the token.
-int try_address(const std::string& address, uint16_t port, const Hello& hello) {
+/// None unless that address answers with the token.
+Descriptor try_address(const std::string& address, uint16_t port, const Hello& hello) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
-  if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return -1;
-  const int socket = new_socket();
-  if (socket < 0) return -1;
-  const bool begun = ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS;
+  if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return {};
+  Descriptor socket(new_socket());
+  if (!socket.is_open()) return {};
+  const bool begun = ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS;
   uint64_t answer = 0;
-  if (begun && send_value(socket, hello) && receive_value(socket, answer) && answer == hello.token) return socket;
-  ::close(socket);
-  return -1;
+  if (begun && send_value(socket.number(), hello) && receive_value(socket.number(), answer) && answer == hello.token) return socket;
+  return {};
 }
 
 }  // namespace
 
 Link::Link(int socket) : socket_(socket) { send_at_once(socket); }
-
-Link::Link(Link&& other) noexcept
-    : socket_(std::exchange(other.socket_, -1)), in_(std::move(other.in_)), out_(std::move(other.out_)) {}
-
-Link& Link::operator=(Link&& other) noexcept {
-  close();
-  socket_ = std::exchange(other.socket_, -1);
-  in_ = std::move(other.in_);
-  out_ = std::move(other.out_);
-  return *this;
-}
 
 void Link::send(const Fact& fact) {
   if (!is_open()) return;
@@ -107,7 +95,7 @@ void Link::send(const Fact& fact) {
 }
 
 void Link::flush() {
-  const ssize_t sent = ::send(socket_, out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = ::send(socket(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent > 0) out_.erase(0, static_cast<size_t>(sent));
   // What broke the connection shows when it is read.
 }
@@ -115,7 +103,7 @@ void Link::flush() {
 std::vector<Fact> Link::receive() {
   std::array<char, 4096> bytes;
   while (is_open()) {
-    const ssize_t got = ::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const ssize_t got = ::recv(socket(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got > 0) in_.append(bytes.data(), static_cast<size_t>(got));
     else if (got == 0 || (errno != EAGAIN && errno != EINTR)) close();
     else break;
@@ -129,18 +117,15 @@ std::vector<Fact> Link::receive() {
   return facts;
 }
 
-void Link::close() {
-  if (is_open()) ::close(std::exchange(socket_, -1));
-}
-
 Listener::Listener(const std::vector<Address>& offered) : socket_(new_socket()) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_addr.s_addr = htonl(INADDR_ANY);
   if (offered.size() == 1) inet_pton(AF_INET, offered[0].text.c_str(), &any.sin_addr);
   socklen_t size = sizeof any;
-  if (socket_ < 0 || bind(socket_, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || listen(socket_, SOMAXCONN) != 0 ||
-      getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &size) != 0)
+  const int socket = socket_.number();
+  if (socket < 0 || bind(socket, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || listen(socket, SOMAXCONN) != 0 ||
+      getsockname(socket, reinterpret_cast<sockaddr*>(&any), &size) != 0)
     throw PeerError(join_text("rank 0: heartbeat: no TCP port can be opened: ", std::strerror(errno)));
   std::random_device device;
   token_ = uint64_t{device()} << 32 | device();
@@ -148,17 +133,13 @@ Listener::Listener(const std::vector<Address>& offered) : socket_(new_socket()) 
   for (const Address& address : offered) invitation_ += " " + address.text;
 }
 
-Listener::~Listener() {
-  if (socket_ >= 0) ::close(socket_);
-}
-
 std::vector<Link> Listener::accept_all(int ranks, double seconds) const {
   std::vector<Link> links(static_cast<size_t>(ranks));
   const Deadline deadline = Deadline::after_s(seconds);
   for (int come = 1; come < ranks && !deadline.passed();) {
-    pollfd ready{socket_, POLLIN, 0};
+    pollfd ready{socket_.number(), POLLIN, 0};
     if (poll(&ready, 1, 50) <= 0) continue;
-    const int peer = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int peer = accept4(socket_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (peer < 0) continue;
     Link link(peer);
     Hello hello;
@@ -180,7 +161,7 @@ Link accept_invitation(const std::string& invitation, int rank, double seconds) 
   for (std::string address; words >> address;) addresses.push_back(address);
   for (const Deadline deadline = Deadline::after_s(seconds); !deadline.passed();)
     for (const std::string& address : addresses)
-      if (const int socket = try_address(address, port, hello); socket >= 0) return Link(socket);
+      if (Descriptor socket = try_address(address, port, hello); socket.is_open()) return Link(socket.release());
   return {};
 }
 

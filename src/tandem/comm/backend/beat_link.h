@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/base/file/descriptor.h"
 #include "tandem/comm/network.h"
 
 namespace tandem::comm {
@@ -35,20 +36,17 @@ class Link {
  public:
   Link() = default;
   explicit Link(int socket);
-  Link(Link&& other) noexcept;
-  Link& operator=(Link&& other) noexcept;
-  ~Link() { close(); }
 
-  bool is_open() const { return socket_ >= 0; }
-  int socket() const { return socket_; }
+  bool is_open() const { return socket_.is_open(); }
+  int socket() const { return socket_.number(); }
   void send(const Fact& fact);
   /// What has arrived since the last call; may find the connection closed.
   std::vector<Fact> receive();
-  void close();
+  void close() { socket_.close(); }
 
  private:
   void flush();
-  int socket_ = -1;
+  Descriptor socket_;
   std::string in_, out_;
 };
 
@@ -59,9 +57,6 @@ class Listener {
  public:
   /// Others are told the addresses `offered`; where there is one, nothing else is listened on.
   explicit Listener(const std::vector<Address>& offered = own_addresses());
-  ~Listener();
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
 
   /// `TOKEN PORT IP IP ...`: the token keeps strangers out; one of the addresses may be reached from another machine.
   const std::string& invitation() const { return invitation_; }
@@ -69,7 +64,7 @@ class Listener {
   std::vector<Link> accept_all(int ranks, double seconds) const;
 
  private:
-  int socket_ = -1;
+  Descriptor socket_;
   uint64_t token_ = 0;
   std::string invitation_;
 };

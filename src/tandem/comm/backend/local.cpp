@@ -30,43 +30,35 @@ class LocalGroup : public Group {
   void do_abort(const std::string& reason) noexcept override { meeting_->abort(reason); }
 
   void do_barrier() override {
-    open({.op = "barrier"});
-    const Parting parting(*meeting_, rank());
+    const Parting parting = open({.op = "barrier"});
   }
 
   void do_broadcast(at::Tensor& tensor, int root) override {
-    open({.op = "broadcast", .in = tensor.const_data_ptr(), .count = tensor.numel(), .dtype = tensor.scalar_type(), .argument = root});
-    const Parting parting(*meeting_, rank());
+    const Parting parting = open({.op = "broadcast", .in = tensor.const_data_ptr(), .count = tensor.numel(),
+                                  .dtype = tensor.scalar_type(), .argument = root});
     if (rank() != root) copy(tensor.mutable_data_ptr(), post(root).in, tensor.nbytes());
   }
 
   void do_all_reduce(at::Tensor& tensor, ReduceOp op) override {
     const int64_t count = tensor.numel();
-    open({.op = "all_reduce",
-          .out = tensor.mutable_data_ptr(),
-          .count = count,
-          .dtype = tensor.scalar_type(),
-          .argument = static_cast<int>(op)});
-    const Parting parting(*meeting_, rank());
-    if (size() > 1) {
-      // Each rank owns one slice of everybody's tensor: it sums it in rank order and writes the result to all.
-      const Slice slice = slice_of(count, rank(), size());
-      std::vector<void*> slices;
-      for (const Post& p : meeting_->posts) slices.push_back(static_cast<std::byte*>(p.out) + slice.begin * tensor.element_size());
-      const std::vector<const void*> sources(slices.begin(), slices.end());
-      reduce_ordered(sources, slices, slice.count(), tensor.scalar_type(), op);
-    }
+    const Parting parting = open({.op = "all_reduce", .out = tensor.mutable_data_ptr(), .count = count,
+                                  .dtype = tensor.scalar_type(), .argument = static_cast<int>(op)});
+    if (size() == 1) return;
+    // Each rank owns one slice of everybody's tensor: it sums it in rank order and writes the result to all.
+    const Slice slice = slice_of(count, rank(), size());
+    std::vector<void*> slices;
+    for (const Post& p : meeting_->posts) slices.push_back(static_cast<std::byte*>(p.out) + slice.begin * tensor.element_size());
+    const std::vector<const void*> sources(slices.begin(), slices.end());
+    reduce_ordered(sources, slices, slice.count(), tensor.scalar_type(), op);
   }
 
   void do_all_gather(at::Tensor& out, const at::Tensor& in) override {
-    open({.op = "all_gather", .in = in.const_data_ptr(), .count = in.numel(), .dtype = in.scalar_type()});
-    const Parting parting(*meeting_, rank());
+    const Parting parting = open({.op = "all_gather", .in = in.const_data_ptr(), .count = in.numel(), .dtype = in.scalar_type()});
     for (int r = 0; r < size(); ++r) copy(static_cast<std::byte*>(out.mutable_data_ptr()) + r * in.nbytes(), post(r).in, in.nbytes());
   }
 
   void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
-    open({.op = "reduce_scatter", .in = in.const_data_ptr(), .count = out.numel(), .dtype = in.scalar_type()});
-    const Parting parting(*meeting_, rank());
+    const Parting parting = open({.op = "reduce_scatter", .in = in.const_data_ptr(), .count = out.numel(), .dtype = in.scalar_type()});
     std::vector<const void*> sources;
     for (const Post& p : meeting_->posts) sources.push_back(static_cast<const std::byte*>(p.in) + rank() * out.nbytes());
     void* const result[] = {out.mutable_data_ptr()};
@@ -75,9 +67,8 @@ class LocalGroup : public Group {
 
   void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                        std::span<const int64_t> receive_bytes) override {
-    open({.op = "all_to_all_v", .in = send.data(), .send_bytes = {send_bytes.begin(), send_bytes.end()},
-          .receive_bytes = {receive_bytes.begin(), receive_bytes.end()}});
-    const Parting parting(*meeting_, rank());
+    const Parting parting = open({.op = "all_to_all_v", .in = send.data(), .send_bytes = {send_bytes.begin(), send_bytes.end()},
+                                  .receive_bytes = {receive_bytes.begin(), receive_bytes.end()}});
     check_pairs();
     int64_t to = 0;
     for (int r = 0; r < size(); ++r) {
@@ -90,8 +81,7 @@ class LocalGroup : public Group {
   }
 
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
-    open({.op = "split", .color = color});
-    Parting made(*meeting_, rank()), read(*meeting_, rank());  // rank 0 may clear the result only after all have read it
+    Parting made = open({.op = "split", .color = color}), read(*meeting_, rank());  // rank 0 may clear the result only after all read it
     std::exception_ptr fault;
     if (rank() == 0) {
       try {
@@ -106,7 +96,7 @@ class LocalGroup : public Group {
     const std::shared_ptr<Meeting> child = found == meeting_->split_result.end() ? nullptr : found->second;
     read.now();
     if (fault) std::rethrow_exception(fault);
-    if (!child) throw EndedByPeer(meeting_->place(rank(), "split") + " ended: rank 0 could not make the groups");
+    if (!child) throw EndedByPeer(place("split") + " ended: rank 0 could not make the groups");
     const std::vector<int>& ranks = child->world_ranks();
     return std::make_unique<LocalGroup>(child, static_cast<int>(std::ranges::find(ranks, world_rank(rank())) - ranks.begin()));
   }
@@ -129,7 +119,7 @@ class LocalGroup : public Group {
   void do_receive(at::Tensor& tensor, int from, int tag) override {
     const MessageBytes kept = meeting_->take(rank(), from, tag);
     if (kept.size != tensor.nbytes())
-      fail(join_text(meeting_->place(rank(), "receive"), " with rank ", world_rank(from), ": it sent ", kept.size,
+      fail(join_text(place("receive"), " with rank ", world_rank(from), ": it sent ", kept.size,
                      " bytes where this rank expects ", tensor.nbytes()));
     copy(tensor.mutable_data_ptr(), kept.data.get(), tensor.nbytes());
   }
@@ -138,8 +128,9 @@ class LocalGroup : public Group {
 
   const Post& post(int rank) const { return meeting_->posts[static_cast<size_t>(rank)]; }
 
-  /// Posts and meets. All ranks see the same posts, so if they disagree all throw, and nobody touches a peer's memory.
-  void open(Post post_of_mine) {
+  /// Posts and meets; the operation ends as the result goes. All ranks see the same posts, so if they disagree all throw, and nobody
+  /// touches a peer's memory.
+  [[nodiscard]] Parting open(Post post_of_mine) {
     meeting_->check_alive(rank(), post_of_mine.op);  // else a peer that still compares the posts of before could see this one
     const Post& mine = meeting_->posts[static_cast<size_t>(rank())] = std::move(post_of_mine);
     meeting_->meet(rank(), mine.op);
@@ -149,6 +140,7 @@ class LocalGroup : public Group {
         disagree(r, join_text("it called ", peer.op, " of ", peer.count, " ", c10::toString(peer.dtype), " where this rank called ",
                               mine.op, " of ", mine.count, " ", c10::toString(mine.dtype)));
     }
+    return Parting(*meeting_, rank());
   }
 
   void check_pairs() {
@@ -160,7 +152,7 @@ class LocalGroup : public Group {
   }
 
   [[noreturn]] void disagree(int peer, const std::string& how) {
-    fail(join_text(meeting_->place(rank(), post(rank()).op), " disagrees with rank ", world_rank(peer), ": ", how));
+    fail(join_text(place(post(rank()).op), " disagrees with rank ", world_rank(peer), ": ", how));
   }
 
   [[noreturn]] void fail(const std::string& reason) {

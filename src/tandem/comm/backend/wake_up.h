@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "tandem/base/file/descriptor.h"
+
 namespace tandem::comm {
 
 /// Ownership  a descriptor that becomes readable.
@@ -16,24 +18,21 @@ namespace tandem::comm {
 class WakeUp {
  public:
   WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~WakeUp() { ::close(descriptor_); }
-  WakeUp(const WakeUp&) = delete;
-  WakeUp& operator=(const WakeUp&) = delete;
 
   /// To be polled for POLLIN.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.number(); }
   void call() const {
     const uint64_t one = 1;
-    if (::write(descriptor_, &one, sizeof one) < 0) return;  // full: it is awake
+    if (::write(descriptor(), &one, sizeof one) < 0) return;  // full: it is awake
   }
   /// The thread is awake: what was called so far counts no more.
   void heard() const {
     uint64_t count = 0;
-    if (::read(descriptor_, &count, sizeof count) < 0) return;  // nobody called
+    if (::read(descriptor(), &count, sizeof count) < 0) return;  // nobody called
   }
 
  private:
-  const int descriptor_;
+  const Descriptor descriptor_;
 };
 
 }  // namespace tandem::comm

@@ -8,12 +8,15 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/base/ids.h"
 
 namespace tandem::data {
 
@@ -38,6 +41,15 @@ class Statement {
     const auto bytes = std::as_bytes(std::span(numbers));
     if (bytes.empty()) return check(sqlite3_bind_zeroblob(statement_.get(), ++bound_, 0));
     return check(sqlite3_bind_blob64(statement_.get(), ++bound_, bytes.data(), bytes.size(), SQLITE_TRANSIENT));
+  }
+  template <class Id>
+    requires std::is_enum_v<Id>
+  Statement& bind(Id id) {
+    return bind(value(id));
+  }
+  template <class T>
+  Statement& bind(const std::optional<T>& value) {
+    return value ? bind(*value) : bind_null();
   }
   Statement& bind_null() { return check(sqlite3_bind_null(statement_.get(), ++bound_)); }
 

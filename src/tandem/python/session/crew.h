@@ -29,8 +29,6 @@ class Crew {
   /// Errors: what a rank's making throws; UserError within a job of several processes.
   Crew(const config::RunConfig& config, StopRequested asked_to_stop);
   ~Crew();
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
 
   /// Errors: what `work` throws, that of the first rank. After any but UserError and Interrupted the ranks are gone, and later calls
   /// throw PeerError.

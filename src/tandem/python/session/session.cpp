@@ -23,20 +23,15 @@ namespace tandem::session {
 namespace {
 
 // Options that a whole run reads, and a session does not.
+constexpr const char* kUnread[] = {"algo.advantage", "algo.gamma", "algo.lambda", "algo.kl_in_reward", "algo.kl_target", "algo.kl_horizon",
+                                   "algo.mask_truncated", "algo.filter_groups", "algo.max_filter_rounds", "algo.mini_batches",
+                                   "algo.epochs", "algo.max_kl", "model.ref_model_load_path", "run.steps", "checkpoint.every_steps"};
+
 void check_unread(const config::RunConfig& c) {
-  const algo::Options &o = c.algo, usual = algo::named_algorithm(o.name);
-  const std::pair<const char*, bool> unread[] = {
-      {"algo.advantage", o.advantage != usual.advantage}, {"algo.gamma", o.gamma != usual.gamma},
-      {"algo.lambda", o.lambda != usual.lambda}, {"algo.kl_in_reward", o.kl_in_reward != usual.kl_in_reward},
-      {"algo.kl_target", o.kl_target != usual.kl_target}, {"algo.kl_horizon", o.kl_horizon != usual.kl_horizon},
-      {"algo.mask_truncated", o.mask_truncated != usual.mask_truncated}, {"algo.filter_groups", o.filter_groups != usual.filter_groups},
-      {"algo.max_filter_rounds", o.max_filter_rounds != usual.max_filter_rounds},
-      {"algo.mini_batches", o.mini_batches != usual.mini_batches}, {"algo.epochs", o.epochs != usual.epochs},
-      {"algo.max_kl", o.max_kl != usual.max_kl}, {"model.ref_model_load_path", !c.model.ref_model_load_path.empty()},
-      {"run.steps", c.run.steps != config::RunOptions().steps},
-      {"checkpoint.every_steps", c.checkpoint.every_steps != config::CheckpointOptions().every_steps}};
-  for (const auto& [option, is_set] : unread)
-    if (is_set) throw UserError(option, "is set, and a loop of your own does that itself", "without it: docs/python.md");
+  for (const char* section : {"algo", "model", "run", "checkpoint"})
+    for (const std::string& option : config::changed_options(c, section))
+      if (std::ranges::find(kUnread, option) != std::end(kUnread))
+        throw UserError(option, "is set, and a loop of your own does that itself", "without it: docs/python.md");
 }
 
 // What a session does not do must not be asked for.
@@ -128,8 +123,6 @@ struct Session::State {
   ~State() {
     if (::getpid() != process) (void)crew.release();  // its threads are those of the process that forked
   }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
   int64_t num_tokens() const { return tokenizer ? std::min(tokenizer->vocab_size(), model.vocab_size) : model.vocab_size; }
   const text::Tokenizer& text_of() const {

@@ -18,17 +18,12 @@
 namespace tandem::comm {
 namespace {
 
-struct Members {
-  int rank = 0;
-  std::vector<int> world_ranks;
-};
-
 class C10dGroup : public Group {
  public:
   /// key: where the members meet in the store.
-  C10dGroup(C10dJob& job, std::string key, std::string name, Members members)
-      : Group(std::move(name), members.rank, std::move(members.world_ranks), job.library().device),
-        job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
+  C10dGroup(C10dJob& job, std::string key, std::string name, int rank, std::vector<int> world_ranks)
+      : Group(std::move(name), rank, std::move(world_ranks), job.library().device),
+        job_(job), key_(std::move(key)), backend_(job.connect(key_, rank, size())) {}
   ~C10dGroup() override {
     inboxes_.clear();
     if (std::uncaught_exceptions() == 0) job_.wait_for_watched(key_);  // else this rank has failed, and its peers may never come
@@ -124,21 +119,13 @@ class C10dGroup : public Group {
   }
 
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
-    const at::Tensor mine = at::empty({1}, at::kInt);
-    *mine.mutable_data_ptr<int>() = color;
-    at::Tensor all = at::empty({size()}, at::device(device()).dtype(at::kInt));
-    do_all_gather(all, mine.to(device()));
-    const at::Tensor colors = all.cpu();
-    Members members;
-    for (int r = 0; r < size(); ++r) {
-      if (colors.const_data_ptr<int>()[r] != color) continue;
-      if (r == rank()) members.rank = static_cast<int>(members.world_ranks.size());
-      members.world_ranks.push_back(world_rank(r));
-    }
+    Members members = members_of(color);
     // All members have split this group as often, so they find each other under this key and nobody else does.
     const std::string key = join_text(key_, "/", num_splits_++, ".", color);
     std::unique_ptr<Group> part;
-    guarded("split", [&](const std::string&) { part = std::make_unique<C10dGroup>(job_, key, name, std::move(members)); });
+    guarded("split", [&](const std::string&) {
+      part = std::make_unique<C10dGroup>(job_, key, name, members.rank, std::move(members.world_ranks));
+    });
     return part;
   }
 
@@ -222,7 +209,6 @@ class C10dGroup : public Group {
   }
 
   std::string lane(int from, int to) const { return join_text(key_, "/lane/", from, ">", to); }
-  std::string place(const char* op) const { return join_text("rank ", world_rank(rank()), ": ", op, " in group '", name(), "'"); }
 
   C10dJob& job_;
   const std::string key_;
@@ -238,7 +224,7 @@ class C10dGroup : public Group {
 std::unique_ptr<Group> c10d_world(C10dJob& job) {
   std::vector<int> ranks(static_cast<size_t>(job.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<C10dGroup>(job, "world", "world", Members{job.rank(), std::move(ranks)});
+  return std::make_unique<C10dGroup>(job, "world", "world", job.rank(), std::move(ranks));
 }
 
 }  // namespace tandem::comm

@@ -32,8 +32,6 @@ class C10dJob {
  public:
   C10dJob(c10::intrusive_ptr<::c10d::Store> store, Place world, Library library);
   ~C10dJob();
-  C10dJob(const C10dJob&) = delete;
-  C10dJob& operator=(const C10dJob&) = delete;
 
   /// The job works beside that group of the same ranks, which must outlive it: each dies with the other, and the end of the job waits as
   /// long as the group lives. Before its first group.

@@ -35,8 +35,6 @@ class Outbox {
  public:
   Outbox(C10dJob& job, std::string lane);
   ~Outbox();
-  Outbox(const Outbox&) = delete;
-  Outbox& operator=(const Outbox&) = delete;
 
   /// place: how errors name the message.
   void put(const at::Tensor& tensor, int tag, const std::string& place);

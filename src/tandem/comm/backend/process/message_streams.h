@@ -60,8 +60,6 @@ class MessageStreams {
   MessageStreams(int rank, std::vector<int> sockets);
   /// What is not sent yet is not sent.
   ~MessageStreams();
-  MessageStreams(const MessageStreams&) = delete;
-  MessageStreams& operator=(const MessageStreams&) = delete;
 
   void send(Operation& operation, const Lane& lane, const void* from, int64_t bytes);
   void receive(Operation& operation, const Lane& lane, void* to, int64_t bytes);

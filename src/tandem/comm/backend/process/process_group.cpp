@@ -20,6 +20,12 @@ constexpr int64_t kOneRound_bytes = 64 << 10;  // below it all_reduce sends ever
 constexpr double kStuck_s = 0.5;               // who has waited so long is not to blame for what others miss
 constexpr const char* kMisfit = "the message does not have the bytes expected (ranks called different operations, or a peer died)";
 
+// Of blocks of so many bytes that lie by rank.
+template <class Byte>
+std::span<Byte> block(Byte* blocks, int rank, int64_t bytes) {
+  return {blocks + rank * bytes, static_cast<size_t>(bytes)};
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(ProcessJob& job, std::unique_ptr<Channel> channel, std::string name, int rank, std::vector<int> world_ranks)
@@ -29,15 +35,24 @@ ProcessGroup::~ProcessGroup() {
   if (!job_.death().empty()) channel_->abandon();
 }
 
-void ProcessGroup::do_barrier() {
-  const auto requests = begin("barrier");
-  std::byte nothing{};
+// A message to each other rank and one from it, of the bytes that `to_send` and `to_receive` give for its number.
+template <class ToSend, class ToReceive>
+void ProcessGroup::exchange_with_all(const char* op, const ToSend& to_send, const ToReceive& to_receive) {
+  const auto requests = begin(op);
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    requests->receive(r, tag_, &nothing, 0);
-    requests->send(r, tag_, &nothing, 0);
+    const auto in = to_receive(r);
+    const auto out = to_send(r);
+    requests->receive(r, tag_, in.data(), std::ssize(in));
+    requests->send(r, tag_, out.data(), std::ssize(out));
   }
-  finish(*requests, "barrier");
+  finish(*requests, op);
+}
+
+void ProcessGroup::do_barrier() {
+  std::byte byte{};
+  const auto nothing = [&](int) { return std::span(&byte, 0); };
+  exchange_with_all("barrier", nothing, nothing);
 }
 
 void ProcessGroup::do_broadcast(at::Tensor& tensor, int root) {
@@ -65,39 +80,24 @@ void ProcessGroup::do_all_reduce(at::Tensor& tensor, ReduceOp op) {
   auto* data = static_cast<std::byte*>(tensor.mutable_data_ptr());
   at::Tensor peers = at::empty({size() * mine.count()}, tensor.options());
   auto* theirs = static_cast<std::byte*>(peers.mutable_data_ptr());
-  const auto scatter = begin("all_reduce");
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    scatter->receive(r, tag_, theirs + r * mine.count() * width, mine.count() * width);
-    const Slice slice = slice_of(tensor.numel(), r, size());
-    scatter->send(r, tag_, data + slice.begin * width, slice.count() * width);
-  }
-  finish(*scatter, "all_reduce");
+  const auto slice = [&](int r) {
+    const Slice of_rank = slice_of(tensor.numel(), r, size());
+    return std::span(data + of_rank.begin * width, static_cast<size_t>(of_rank.count() * width));
+  };
+  exchange_with_all("all_reduce", slice, [&](int r) { return block(theirs, r, mine.count() * width); });
   auto sources = blocks(theirs, mine.count() * width);
   sources[static_cast<size_t>(rank())] = data + mine.begin * width;
   void* const out[] = {data + mine.begin * width};
   reduce_ordered(sources, out, mine.count(), tensor.scalar_type(), op);
-  const auto gather = begin("all_reduce");
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    const Slice slice = slice_of(tensor.numel(), r, size());
-    gather->receive(r, tag_, data + slice.begin * width, slice.count() * width);
-    gather->send(r, tag_, data + mine.begin * width, mine.count() * width);
-  }
-  finish(*gather, "all_reduce");
+  exchange_with_all("all_reduce", [&](int) { return slice(rank()); }, slice);
 }
 
 void ProcessGroup::do_all_gather(at::Tensor& out, const at::Tensor& in) {
   const auto bytes = static_cast<int64_t>(in.nbytes());
   auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
-  const auto requests = begin("all_gather");
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    requests->receive(r, tag_, to + r * bytes, bytes);
-    requests->send(r, tag_, in.const_data_ptr(), bytes);
-  }
-  if (bytes > 0 && to + rank() * bytes != in.const_data_ptr()) std::memcpy(to + rank() * bytes, in.const_data_ptr(), in.nbytes());
-  finish(*requests, "all_gather");
+  const auto* from = static_cast<const std::byte*>(in.const_data_ptr());
+  if (bytes > 0 && to + rank() * bytes != from) std::memcpy(to + rank() * bytes, from, in.nbytes());
+  exchange_with_all("all_gather", [&](int) { return std::span(from, in.nbytes()); }, [&](int r) { return block(to, r, bytes); });
 }
 
 void ProcessGroup::do_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
@@ -105,13 +105,7 @@ void ProcessGroup::do_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   at::Tensor peers = at::empty({in.numel()}, in.options());
   auto* theirs = static_cast<std::byte*>(peers.mutable_data_ptr());
   const auto* from = static_cast<const std::byte*>(in.const_data_ptr());
-  const auto requests = begin("reduce_scatter");
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    requests->receive(r, tag_, theirs + r * bytes, bytes);
-    requests->send(r, tag_, from + r * bytes, bytes);
-  }
-  finish(*requests, "reduce_scatter");
+  exchange_with_all("reduce_scatter", [&](int r) { return block(from, r, bytes); }, [&](int r) { return block(theirs, r, bytes); });
   auto sources = blocks(theirs, bytes);
   sources[static_cast<size_t>(rank())] = from + rank() * bytes;
   void* const result[] = {out.mutable_data_ptr()};
@@ -139,23 +133,13 @@ void ProcessGroup::do_all_to_all_v(std::span<const std::byte> from, std::span<co
 }
 
 std::unique_ptr<Group> ProcessGroup::do_split(int color, const std::string& name) {
-  at::Tensor mine = at::empty({1}, at::kInt), all = at::empty({size()}, at::kInt);
-  *mine.mutable_data_ptr<int>() = color;
-  do_all_gather(all, mine);
-  std::vector<int> members, in_world;
-  int my_rank = 0;
-  for (int r = 0; r < size(); ++r) {
-    if (all.const_data_ptr<int>()[r] != color) continue;
-    if (r == rank()) my_rank = static_cast<int>(members.size());
-    members.push_back(r);
-    in_world.push_back(world_rank(r));
-  }
+  Members members = members_of(color);
   std::unique_ptr<Channel> part;
   {
     const ProcessJob::Blocking blocking(job_, place("split"));  // everyone has just answered, so a call that waits finds its peers at hand
-    part = channel_->split(members, color, name);
+    part = channel_->split(members.ranks, color, name);
   }
-  return std::make_unique<ProcessGroup>(job_, std::move(part), name, my_rank, std::move(in_world));
+  return std::make_unique<ProcessGroup>(job_, std::move(part), name, members.rank, std::move(members.world_ranks));
 }
 
 void ProcessGroup::do_send(const at::Tensor& tensor, int to, int tag) {
@@ -217,11 +201,6 @@ void ProcessGroup::fail(const std::string& reason) {
 
 void ProcessGroup::throw_if_dead(const char* op) {
   if (const std::string reason = job_.death(); !reason.empty()) throw PeerError(join_text(place(op), " ended: ", reason));
-}
-
-/// `rank 3: all_reduce in group 'tp'`, how an error of this rank begins.
-std::string ProcessGroup::place(const char* op) const {
-  return join_text("rank ", world_rank(rank()), ": ", op, " in group '", name(), "'");
 }
 
 /// `rank 1, rank 3`, each once.

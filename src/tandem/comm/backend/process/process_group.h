@@ -39,12 +39,13 @@ class ProcessGroup final : public Group {
   bool do_arrived(int from, int tag) override;
   std::unique_ptr<Group> do_split(int color, const std::string& name) override;
 
+  template <class ToSend, class ToReceive>
+  void exchange_with_all(const char* op, const ToSend& to_send, const ToReceive& to_receive);
   std::unique_ptr<Requests> begin(const char* op);
   void finish(Requests& requests, const char* op);
   [[noreturn]] void late(Requests& requests, const char* op);
   [[noreturn]] void fail(const std::string& reason);
   void throw_if_dead(const char* op);
-  std::string place(const char* op) const;
   std::string ranks(std::vector<int> of) const;
   std::vector<const void*> blocks(const void* data, int64_t bytes) const;
 

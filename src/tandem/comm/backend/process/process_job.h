@@ -26,8 +26,6 @@ namespace tandem::comm {
 class ProcessJob {
  public:
   ProcessJob(Transport& transport, double deadline_s);
-  ProcessJob(const ProcessJob&) = delete;
-  ProcessJob& operator=(const ProcessJob&) = delete;
 
   /// Tells every rank; the first reason stays. Never throws.
   void abort(const std::string& reason) noexcept;

@@ -25,6 +25,8 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/file/descriptor.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/comm/backend/process/process_job.h"
 #include "tandem/comm/backend/process/socket_transport.h"
@@ -43,25 +45,6 @@ constexpr double kKilled_s = 5;        // after it a killed one is left, which t
 constexpr int kMoment_ms = 100;
 
 [[noreturn]] void fail_with_errno(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-/// A descriptor that this process closes.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
 
 std::pair<Descriptor, Descriptor> socket_pair() {
   std::array<int, 2> ends{};
@@ -84,14 +67,9 @@ struct Connections {
 };
 
 std::vector<std::string> own_arguments() {
-  const Descriptor file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
-  std::string text;
-  std::array<char, 4096> part{};
-  for (ssize_t got = 1; got > 0; text.append(part.data(), static_cast<size_t>(got)))
-    if ((got = ::read(file.number(), part.data(), part.size())) < 0) fail_with_errno("/proc/self/cmdline");
-  std::istringstream stream(text);
+  std::istringstream text(RegularFile("/proc/self/cmdline").read_whole());
   std::vector<std::string> words;
-  for (std::string word; std::getline(stream, word, '\0');) words.push_back(word);
+  for (std::string word; std::getline(text, word, '\0');) words.push_back(word);
   return words;
 }
 
@@ -125,7 +103,7 @@ class Children {
     posix_spawn_file_actions_adddup2(&actions, connections.links[r].number(), connections.links[r].number());  // so it stays open there
     for (const Descriptor& peer : connections.peers[r]) {
       seat += join_text(" ", peer.number());
-      if (peer.number() >= 0) posix_spawn_file_actions_adddup2(&actions, peer.number(), peer.number());
+      if (peer.is_open()) posix_spawn_file_actions_adddup2(&actions, peer.number(), peer.number());
     }
     std::vector<std::string> arguments = own_arguments(), environment;
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
@@ -297,7 +275,7 @@ void run_started(double deadline_s, const RankBody& body) {
 RankSockets sockets_of_first(Connections& connections) {
   RankSockets sockets;
   for (Descriptor& peer : connections.peers[0]) sockets.peers.push_back(peer.release());
-  for (Descriptor& link : connections.links_of_first) sockets.links.push_back(link.number() < 0 ? Link() : Link(link.release()));
+  for (Descriptor& link : connections.links_of_first) sockets.links.push_back(link.is_open() ? Link(link.release()) : Link());
   return sockets;
 }
 

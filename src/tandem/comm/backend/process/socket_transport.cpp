@@ -30,8 +30,6 @@ class SocketRequests final : public Requests {
   SocketRequests(MessageStreams& streams, uint64_t channel, const std::vector<int>& members)
       : streams_(streams), channel_(channel), members_(members) {}
   ~SocketRequests() override { streams_.cancel(operation_); }
-  SocketRequests(const SocketRequests&) = delete;
-  SocketRequests& operator=(const SocketRequests&) = delete;
 
   void send(int peer, int tag, const void* from, int64_t bytes) override { streams_.send(operation_, lane(peer, tag), from, bytes); }
   void receive(int peer, int tag, void* to, int64_t bytes) override { streams_.receive(operation_, lane(peer, tag), to, bytes); }
