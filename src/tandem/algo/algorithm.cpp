@@ -15,51 +15,34 @@ namespace {
 constexpr double kAutoOffPolicyDelta = 0.1;
 
 template <class Value>
-using Words = std::vector<std::pair<std::string, Value>>;
+using Word = std::pair<const char*, Value>;
 
-const Words<Surrogate>& surrogates() {
-  static const Words<Surrogate> words = {{"clip", Surrogate::kClip},
-                                         {"gspo", Surrogate::kGspo},
-                                         {"cispo", Surrogate::kCispo},
-                                         {"sapo", Surrogate::kSapo},
-                                         {"gmpo", Surrogate::kGmpo}};
-  return words;
-}
-const Words<KlEstimator>& kl_estimators() {
-  static const Words<KlEstimator> words = {{"k1", KlEstimator::kK1}, {"abs", KlEstimator::kAbs},         {"k2", KlEstimator::kK2},
-                                           {"k3", KlEstimator::kK3}, {"k1+", KlEstimator::kK1Straight}, {"k3+", KlEstimator::kK3Straight}};
-  return words;
-}
-const Words<Aggregation>& aggregations() {
-  static const Words<Aggregation> words = {{"token-mean", Aggregation::kTokenMean},
-                                           {"token-sum", Aggregation::kTokenSum},
-                                           {"seq-mean-token-mean", Aggregation::kSequenceMeanTokenMean},
-                                           {"seq-mean-token-sum", Aggregation::kSequenceMeanTokenSum},
-                                           {"seq-mean-token-sum-norm", Aggregation::kSequenceMeanTokenSumNorm}};
-  return words;
-}
+constexpr Word<Surrogate> kSurrogates[] = {{"clip", Surrogate::kClip},
+                                           {"gspo", Surrogate::kGspo},
+                                           {"cispo", Surrogate::kCispo},
+                                           {"sapo", Surrogate::kSapo},
+                                           {"gmpo", Surrogate::kGmpo}};
+constexpr Word<KlEstimator> kKlEstimators[] = {{"k1", KlEstimator::kK1},          {"abs", KlEstimator::kAbs},
+                                               {"k2", KlEstimator::kK2},          {"k3", KlEstimator::kK3},
+                                               {"k1+", KlEstimator::kK1Straight}, {"k3+", KlEstimator::kK3Straight}};
+constexpr Word<Aggregation> kAggregations[] = {{"token-mean", Aggregation::kTokenMean},
+                                               {"token-sum", Aggregation::kTokenSum},
+                                               {"seq-mean-token-mean", Aggregation::kSequenceMeanTokenMean},
+                                               {"seq-mean-token-sum", Aggregation::kSequenceMeanTokenSum},
+                                               {"seq-mean-token-sum-norm", Aggregation::kSequenceMeanTokenSumNorm}};
+constexpr Word<WeightLevel> kWeightLevels[] = {{"none", WeightLevel::kNone},
+                                               {"token", WeightLevel::kToken},
+                                               {"sequence", WeightLevel::kSequence},
+                                               {"sequence_mean", WeightLevel::kSequenceMean}};
+constexpr Word<Outside> kOutsides[] = {{"truncate", Outside::kTruncate}, {"zero", Outside::kZero}};
 
-const Words<WeightLevel>& weight_levels() {
-  static const Words<WeightLevel> words = {{"none", WeightLevel::kNone},
-                                           {"token", WeightLevel::kToken},
-                                           {"sequence", WeightLevel::kSequence},
-                                           {"sequence_mean", WeightLevel::kSequenceMean}};
-  return words;
-}
-const Words<Outside>& outsides() {
-  static const Words<Outside> words = {{"truncate", Outside::kTruncate}, {"zero", Outside::kZero}};
-  return words;
-}
-
-template <class Value>
-std::vector<std::string> names_of(const Words<Value>& words) {
+std::vector<std::string> names_of(const auto& words) {
   std::vector<std::string> names;
-  for (const auto& [name, value] : words) names.push_back(name);
+  for (const auto& [name, value] : words) names.emplace_back(name);
   return names;
 }
 
-template <class Value>
-Value value_of(const Words<Value>& words, const std::string& wanted, const char* where) {
+auto value_of(const auto& words, const std::string& wanted, const char* where) {
   for (const auto& [name, value] : words)
     if (name == wanted) return value;
   std::string all;
@@ -82,7 +65,7 @@ bool is_whitened(Advantage advantage) {
   return advantage == kReinforcePp || advantage == kReinforcePpBaseline || advantage == kGae || advantage == kRemax;
 }
 
-Words<Options> algorithms() {
+std::vector<Word<Options>> algorithms() {
   // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step. Later work settled on
   // both.
   const Options grpo = {.aggregation = "token-mean"};
@@ -102,7 +85,7 @@ Words<Options> algorithms() {
     o.clip_low = low, o.clip_high = high, o.aggregation = aggregation;
     return o;
   };
-  Words<Options> all = {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
+  std::vector<Word<Options>> all = {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
   for (const char* name : {"rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "opo", "gpg", "grpo_passk"})
     all.emplace_back(name, with_advantage(name));
   Options ppo = with_advantage("gae");  // Schulman et al. 2017; gamma and lambda 1, as verl and OpenRLHF have them for language
@@ -138,7 +121,7 @@ void describe(OptionVisitor& field, Options& o) {
         between(0, 1));
   field("loss", o.loss,
         "Loss of a token from its ratio and its advantage (docs/algorithms.md), or a function of yours in Python (docs/python.md).",
-        word_or_function(names_of(surrogates())));
+        word_or_function(names_of(kSurrogates)));
   field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low; gmpo: its logarithm to -clip_low.", between(0, 1));
   field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high; gmpo: its logarithm to clip_high.", at_least(0));
   field("clip_dual", o.clip_dual, "Loss clip: with a negative advantage A it is at most -A times this; 0 is off.", at_least(0));
@@ -151,7 +134,7 @@ void describe(OptionVisitor& field, Options& o) {
         "Adaptive KL: kl_coef is where the weight begins, and each step moves it towards this KL (Ziegler et al. 2019); 0 is off.",
         at_least(0));
   field("kl_horizon", o.kl_horizon, "Adaptive KL: samples over which the weight may change by a fifth.", above(0));
-  field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
+  field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kKlEstimators)));
   field("kl_cut", o.kl_cut,
         "k3: a token's estimate counts at most this, and has no gradient there, as verl cuts it at 10; 0 is off: far from the reference "
         "the estimate and its pull go on growing.",
@@ -166,7 +149,7 @@ void describe(OptionVisitor& field, Options& o) {
         "weights with off_policy_delta 0.1, else none. A run writes what auto came to into its config.yaml.",
         one_of({"auto", "none", "token", "sequence", "sequence_mean"}));
   field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
-        one_of(names_of(outsides())));
+        one_of(names_of(kOutsides)));
   field("correction_lower", o.correction_lower, "Lower bound of the weight.", at_least(0));
   field("correction_upper", o.correction_upper, "Upper bound of the weight.", above(0));
   field("correction_normalize", o.correction_normalize,
@@ -193,7 +176,7 @@ void describe(OptionVisitor& field, Options& o) {
         "No further update on a batch once a mini-batch's KL of old against the current policy, the mean of r - 1 - log r, is above this; "
         "0 is off.",
         at_least(0));
-  field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
+  field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(kAggregations)));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));
 }
 
@@ -210,13 +193,13 @@ Options named_algorithm(const std::string& name) {
   };
   if (std::ranges::count(algorithm_names(), name) == 0) {
     check_no_word_of("algo.advantage", advantage_names());
-    check_no_word_of("algo.loss", names_of(surrogates()));
+    check_no_word_of("algo.loss", names_of(kSurrogates));
   }
   return value_of(algorithms(), name, "algo.name");
 }
-Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), word, "algo.loss"); }
-KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
-Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
+Surrogate surrogate_of(const std::string& word) { return value_of(kSurrogates, word, "algo.loss"); }
+KlEstimator kl_estimator_of(const std::string& word) { return value_of(kKlEstimators, word, "algo.kl_estimator"); }
+Aggregation aggregation_of(const std::string& word) { return value_of(kAggregations, word, "algo.aggregation"); }
 
 Options resolved_correction(Options o, Corrects how) {
   if (o.correction != "auto") return o;
@@ -245,8 +228,8 @@ Algorithm algorithm_of(const Options& given) {
   algorithm.kl_cut = o.kl_cut;
   algorithm.kl_weighted = o.kl_weighted;
   algorithm.entropy_coef = o.entropy_coef;
-  algorithm.correction = {.level = value_of(weight_levels(), o.correction, "algo.correction"),
-                          .outside = value_of(outsides(), o.correction_outside, "algo.correction_outside")};
+  algorithm.correction = {.level = value_of(kWeightLevels, o.correction, "algo.correction"),
+                          .outside = value_of(kOutsides, o.correction_outside, "algo.correction_outside")};
   if (algorithm.correction.level != WeightLevel::kNone) {
     algorithm.correction.lower = o.correction_lower, algorithm.correction.upper = o.correction_upper;
     algorithm.correction.normalize = o.correction_normalize;

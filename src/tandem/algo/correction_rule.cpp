@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/algo/correction_rule.h"
 
+#include <map>
 #include <sstream>
 
 #include "tandem/base/check.h"
@@ -32,16 +33,14 @@ double bound_of(const std::string& text, const std::string& where) {
 Rejection rejection_of(const std::string& rule, const std::string& bounds, const std::string& where) {
   const size_t cut = rule.rfind('_');
   const std::string level = rule.substr(0, cut), distance = cut == std::string::npos ? "" : rule.substr(cut + 1);
-  Rejection out;
-  if (level == "token") out.level = Rejection::Level::kToken;
-  else if (level == "seq_sum") out.level = Rejection::Level::kSequenceSum;
-  else if (level == "seq_mean") out.level = Rejection::Level::kSequenceMean;
-  else if (level == "seq_max") out.level = Rejection::Level::kSequenceMax;
-  else throw UserError(where, "unknown rule '" + rule + "'", "token, seq_sum, seq_mean or seq_max, then _k1, _k2 or _k3");
-  if (distance == "k1") out.distance = Rejection::Distance::kK1;
-  else if (distance == "k2") out.distance = Rejection::Distance::kK2;
-  else if (distance == "k3") out.distance = Rejection::Distance::kK3;
-  else throw UserError(where, "unknown rule '" + rule + "'", "token, seq_sum, seq_mean or seq_max, then _k1, _k2 or _k3");
+  using Level = Rejection::Level;
+  using Distance = Rejection::Distance;
+  static const std::map<std::string, Level> kLevels = {{"token", Level::kToken}, {"seq_sum", Level::kSequenceSum},
+                                                       {"seq_mean", Level::kSequenceMean}, {"seq_max", Level::kSequenceMax}};
+  static const std::map<std::string, Distance> kDistances = {{"k1", Distance::kK1}, {"k2", Distance::kK2}, {"k3", Distance::kK3}};
+  if (!kLevels.contains(level) || !kDistances.contains(distance))
+    throw UserError(where, "unknown rule '" + rule + "'", "token, seq_sum, seq_mean or seq_max, then _k1, _k2 or _k3");
+  Rejection out{.distance = kDistances.at(distance), .level = kLevels.at(level)};
 
   const std::vector<std::string> numbers = split(bounds, '_');
   const bool two = numbers.size() == 2;

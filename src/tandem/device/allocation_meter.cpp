@@ -31,13 +31,9 @@ class AllocationMeter::Report final : public c10::MemoryReportingInfoBase {
   int64_t bytes_ = 0, peak_bytes_ = 0;
 };
 
-struct AllocationMeter::Guard {
-  explicit Guard(const std::shared_ptr<Report>& report) : on(c10::DebugInfoKind::PROFILER_STATE, report) {}
-  c10::DebugInfoGuard on;
-};
-
 AllocationMeter::AllocationMeter(Arena& arena, Owner owner)
-    : report_(std::make_shared<Report>(arena, std::move(owner))), guard_(std::make_unique<Guard>(report_)) {}
+    : report_(std::make_shared<Report>(arena, std::move(owner))),
+      guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, report_)) {}
 
 AllocationMeter::~AllocationMeter() {
   guard_.reset();

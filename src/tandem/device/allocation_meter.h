@@ -7,6 +7,10 @@
 
 #include "tandem/device/arena.h"
 
+namespace c10 {
+class DebugInfoGuard;
+}
+
 namespace tandem::device {
 
 /// Counts every tensor that this thread allocates and frees while it lives in the arena, under `owner`; in the end that is none again.
@@ -24,9 +28,8 @@ class AllocationMeter {
 
  private:
   class Report;
-  struct Guard;
   std::shared_ptr<Report> report_;  // libtorch holds it, too
-  std::unique_ptr<Guard> guard_;
+  std::unique_ptr<c10::DebugInfoGuard> guard_;
 };
 
 }  // namespace tandem::device

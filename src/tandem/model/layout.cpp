@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "tandem/base/check.h"
@@ -15,14 +16,9 @@ namespace {
 
 constexpr int64_t kMostRanks = 1 << 20;
 
-int Layout::*axis_of(const std::string& name) {
-  using L = Layout;
-  constexpr std::pair<const char*, int L::*> kAxes[] = {{"dp", &L::dp}, {"cp", &L::cp},   {"tp", &L::tp},  {"pp", &L::pp},
-                                                        {"ep", &L::ep}, {"etp", &L::etp}, {"vpp", &L::vpp}};
-  for (const auto& [axis, member] : kAxes)
-    if (name == axis) return member;
-  return nullptr;
-}
+constexpr std::pair<const char*, int Layout::*> kAxes[] = {{"dp", &Layout::dp}, {"tp", &Layout::tp},   {"cp", &Layout::cp},
+                                                          {"pp", &Layout::pp}, {"vpp", &Layout::vpp}, {"ep", &Layout::ep},
+                                                          {"etp", &Layout::etp}};
 
 int64_t part_size(int64_t size, int64_t parts) { return (size + parts - 1) / parts; }
 
@@ -55,13 +51,14 @@ Layout parse_layout(const std::string& text, const std::string& where) {
     const bool number = digits != std::string::npos && std::from_chars(part.data() + digits, end, degree).ptr == end;
     if (!number || degree < 1)
       throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
-    int Layout::*const member = axis_of(axis);
-    if (!member) throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, cp, tp, pp, vpp, ep or etp");
+    const auto known = std::ranges::find_if(kAxes, [&](const auto& each) { return axis == each.first; });
+    if (known == std::end(kAxes))
+      throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, cp, tp, pp, vpp, ep or etp");
     if (!given.insert(axis).second) throw UserError(where, "axis '" + axis + "' twice in the layout '" + text + "'", "each axis once");
     if (axis != "ep" && axis != "etp") ranks *= degree;
     if (degree > kMostRanks || ranks > kMostRanks)
       throw UserError(where, "'" + part + "' in the layout '" + text + "'", join_text("at most ", kMostRanks, " ranks"));
-    layout.*member = degree;
+    layout.*known->second = degree;
   }
   check_axes(layout, text, where);
   if (layout.etp == Layout{layout.dp, layout.tp, layout.ep}.expert_tp()) layout.etp = 0;
@@ -70,13 +67,8 @@ Layout parse_layout(const std::string& text, const std::string& where) {
 
 std::string to_string(const Layout& layout) {
   std::string text = join_text("dp", layout.dp, ",tp", layout.tp);
-  const auto add = [&](const char* axis, int degree) {
-    if (degree > 1) text += join_text(",", axis, degree);
-  };
-  add("cp", layout.cp);
-  add("pp", layout.pp);
-  add("vpp", layout.vpp);
-  add("ep", layout.ep);
+  for (const auto& [axis, degree] : std::span(kAxes).subspan(2, 4))
+    if (layout.*degree > 1) text += join_text(",", axis, layout.*degree);
   if (layout.etp > 0) text += join_text(",etp", layout.etp);
   return text;
 }

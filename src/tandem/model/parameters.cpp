@@ -22,18 +22,18 @@ at::Tensor cut(at::Tensor whole, const Box& box) {
   return whole;
 }
 
-op::Parameter LayerParameters::*member_of(family::Slot slot) {
+const std::map<family::Slot, op::Parameter LayerParameters::*>& members() {
   using family::Slot;
   using L = LayerParameters;
   static const std::map<Slot, op::Parameter L::*> kMembers = {
-      {Slot::kInputNorm, &L::input_norm},     {Slot::kQkvWeight, &L::qkv},           {Slot::kQkvBias, &L::qkv_bias},
-      {Slot::kHeadNorm, &L::head_norm},       {Slot::kOutput, &L::output},           {Slot::kPostNorm, &L::post_norm},
-      {Slot::kGateUp, &L::gate_up},           {Slot::kDown, &L::down},               {Slot::kQDown, &L::q_down},
-      {Slot::kQDownNorm, &L::q_down_norm},    {Slot::kQUp, &L::q_up},                {Slot::kKvDown, &L::kv_down},
-      {Slot::kKvDownNorm, &L::kv_down_norm},  {Slot::kKvUp, &L::kv_up},              {Slot::kRouter, &L::router},
-      {Slot::kRouterBias, &L::router_bias},   {Slot::kExpertGateUp, &L::expert_gate_up}, {Slot::kExpertDown, &L::expert_down},
+      {Slot::kInputNorm, &L::input_norm},        {Slot::kQkvWeight, &L::qkv},               {Slot::kQkvBias, &L::qkv_bias},
+      {Slot::kHeadNorm, &L::head_norm},          {Slot::kOutput, &L::output},               {Slot::kPostNorm, &L::post_norm},
+      {Slot::kGateUp, &L::gate_up},              {Slot::kDown, &L::down},                   {Slot::kQDown, &L::q_down},
+      {Slot::kQDownNorm, &L::q_down_norm},       {Slot::kQUp, &L::q_up},                    {Slot::kKvDown, &L::kv_down},
+      {Slot::kKvDownNorm, &L::kv_down_norm},     {Slot::kKvUp, &L::kv_up},                  {Slot::kRouter, &L::router},
+      {Slot::kRouterBias, &L::router_bias},      {Slot::kExpertGateUp, &L::expert_gate_up}, {Slot::kExpertDown, &L::expert_down},
       {Slot::kSharedGateUp, &L::shared_gate_up}, {Slot::kSharedDown, &L::shared_down}};
-  return kMembers.at(slot);
+  return kMembers;
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
 }
 
 op::Parameter& ModelParameters::slot_of(const family::Parameter& p) {
-  if (p.layer >= 0) return layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
+  if (p.layer >= 0) return layers[static_cast<size_t>(p.layer)].*members().at(p.slot);
   if (p.slot == family::Slot::kEmbedding) return embedding;
   if (p.slot == family::Slot::kScore) return score;
   return p.slot == family::Slot::kHead ? head : final_norm;
@@ -157,12 +157,8 @@ std::vector<const void*> addresses_of(const ModelParameters& parameters) {
     for (const at::Tensor* each : {&p.value, &p.a_RK, &p.b_NR}) all.push_back(each->defined() ? each->data_ptr() : nullptr);
   };
   for (const op::Parameter* p : {&parameters.embedding, &parameters.final_norm, &parameters.head, &parameters.score}) add(*p);
-  using L = LayerParameters;
   for (const LayerParameters& layer : parameters.layers)
-    for (op::Parameter L::* p : {&L::input_norm, &L::qkv, &L::qkv_bias, &L::head_norm, &L::output, &L::post_norm, &L::gate_up, &L::down,
-                                 &L::q_down, &L::q_down_norm, &L::q_up, &L::kv_down, &L::kv_down_norm, &L::kv_up, &L::router,
-                                 &L::router_bias, &L::shared_gate_up, &L::shared_down, &L::expert_gate_up, &L::expert_down})
-      add(layer.*p);
+    for (const auto& [slot, member] : members()) add(layer.*member);
   return all;
 }
 

@@ -117,10 +117,7 @@ void Desk::forget(WorkerId worker) {
 }
 
 void Desk::expire(double now_s) {
-  for (const WorkerId worker : controller_.expire(now_s)) {
-    by_join_.erase(clients_.at(worker).join);
-    clients_.erase(worker);
-  }
+  for (const WorkerId worker : controller_.expire(now_s)) forget(worker);
 }
 
 Answer Desk::refused(const Call& call, const std::string& why) {
@@ -240,7 +237,7 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s, const Origin&
     bar(call.worker, fault);
     return refused(call, *why_barred(call, from));
   }
-  Answer answer = fault.empty() ? carry_out_once(call, client->second, now_s) : refused(call, fault);
+  Answer answer = fault.empty() ? to(call, carry_out(call, client->second, now_s)) : refused(call, fault);
   if (std::holds_alternative<call::Leave>(call.verb)) {
     forget(call.worker);
     return answer;
@@ -248,12 +245,6 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s, const Origin&
   client->second.last_call = call.number;
   client->second.last_answer = answer;
   if (auto* const leased = std::get_if<answer::Leased>(&answer.what)) fill(*leased);
-  return answer;
-}
-
-Answer Desk::carry_out_once(const Call& call, Client& client, double now_s) {
-  Answer answer = to(call, carry_out(call, client, now_s));
-  answer.version = controller_.queue().version();
   return answer;
 }
 

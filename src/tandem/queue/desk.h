@@ -141,7 +141,6 @@ class Desk {
   void bar(const Barred& who, const std::vector<std::string>& signs);
   Answer join(const Call& call, double now_s, const Origin& from);
   void fill(answer::Leased& leased) const;
-  Answer carry_out_once(const Call& call, Client& client, double now_s);
   std::vector<GroupId> beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s);
   decltype(Answer::what) carry_out(const Call& call, Client& client, double now_s);
 

@@ -52,11 +52,8 @@ void SampleQueue::count_start(PolicyVersion start, int64_t more) {
 
 void SampleQueue::start(GroupId id, PolicyVersion version) {
   TANDEM_CHECK(num_may_start(version) > 0, "group ", value(id), " may not start at version ", value(version));
-  TANDEM_CHECK(version <= version_, "group ", value(id), " starts at version ", value(version), " before there is one");
-  add(id, Entry{version});
-  newest_ = std::max(newest_, id);
+  adopt(id, version);
   waits_to_start_.erase(id);
-  ++counters_.started;
 }
 
 void SampleQueue::adopt(GroupId id, PolicyVersion version) {

@@ -9,6 +9,11 @@ namespace tandem::rollout {
 namespace {
 
 uint64_t begin_of(const BlockContent& content) { return mixed(static_cast<uint64_t>(value(content.version)) + 1, content.before); }
+uint64_t hash_of(const BlockContent& content) {
+  uint64_t hash = begin_of(content);
+  for (int32_t token : content.tokens) hash = mixed(hash, static_cast<uint64_t>(token));
+  return hash;
+}
 
 }  // namespace
 
@@ -42,8 +47,7 @@ void BlockLedger::release(int32_t block) {
 }
 
 int32_t BlockLedger::record(int32_t block, const BlockContent& content) {
-  uint64_t hash = begin_of(content);
-  for (int32_t token : content.tokens) hash = mixed(hash, static_cast<uint64_t>(token));
+  const uint64_t hash = hash_of(content);
   if (const int32_t holder = known(hash, content); holder >= 0) return holder;
   forget(block);
   Block& told = blocks_[static_cast<size_t>(block)];
@@ -57,9 +61,7 @@ int32_t BlockLedger::record(int32_t block, const BlockContent& content) {
 }
 
 int32_t BlockLedger::find(const BlockContent& content) const {
-  uint64_t hash = begin_of(content);
-  for (int32_t token : content.tokens) hash = mixed(hash, static_cast<uint64_t>(token));
-  return known(hash, content);
+  return known(hash_of(content), content);
 }
 
 int32_t BlockLedger::find_longest(const BlockContent& content) const {

@@ -5,6 +5,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -48,12 +49,6 @@ model::kernel::PagedTokens paged_tokens(const std::vector<Plan::Run>& runs, int6
     for (int64_t t = 0; t < run.count; ++t) *sequence++ = static_cast<int64_t>(s), *position++ = run.position + t;
   }
   return tokens;
-}
-
-at::Tensor tensor_of(const auto& values) {
-  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.template data_ptr<int64_t>());
-  return tensor;
 }
 
 }  // namespace
@@ -182,11 +177,11 @@ StepOutput Runner::run_now(const Plan& plan, bool record_routes) {
   StepOutput out;
   const model::kernel::PagedTokens tokens = paged_tokens(plan.runs, options_.kv_block_tokens, decoder_.kernels().parity());
   if (fits_graph(plan, tokens) && !record_routes) {
-    out.logits_SRV = graphs_->run(tensor_of(plan.ids), tokens).unsqueeze(0);
+    out.logits_SRV = graphs_->run(at::tensor(plan.ids, at::kLong), tokens).unsqueeze(0);
     return out;
   }
   PagedContext context(*cache_, decoder_, decoder_.kernels().attention().plan_paged(tokens, decoder_.kernels().device()));
-  model::TokenBatch batch{tensor_of(plan.ids), tokens.positions_T, tensor_of(plan.rows), {}, {}};
+  model::TokenBatch batch{at::tensor(plan.ids, at::kLong), tokens.positions_T, at::tensor(plan.rows), {}, {}};
   if (record_routes)
     batch.recorded_routes_TX = at::full({std::ssize(plan.ids), decoder_.route_width()}, -1, decoder_.kernels().options(at::kShort));
   const at::Tensor hidden_RH = decoder_.forward_stages(*parameters_, batch, context);
@@ -222,7 +217,7 @@ at::Tensor Runner::run_with(const Plan& plan, const Ahead& ahead) {
   }
   if (from.empty()) return run_now(plan, false).logits_SRV;
   num_ran_ahead_ += std::ssize(from);
-  const auto index = [&](const std::vector<int64_t>& rows) { return tensor_of(rows).to(ahead.logits_RV.device(), /*non_blocking=*/true); };
+  const auto index = [&](const std::vector<int64_t>& rows) { return at::tensor(rows).to(ahead.logits_RV.device(), /*non_blocking=*/true); };
   const bool is_all = std::ssize(from) == ahead.logits_RV.size(0) && std::ranges::is_sorted(from);
   // A copy where another graph may run before they are read.
   const at::Tensor ran = is_all && rest.runs.empty() ? ahead.logits_RV : ahead.logits_RV.index_select(0, index(from));
@@ -253,7 +248,7 @@ void Runner::run_ahead(const Plan& plan, const at::Tensor& tokens_D, std::span<c
   const model::kernel::PagedTokens tokens = paged_tokens(runs, options_.kv_block_tokens, decoder_.kernels().parity());
   if (runs.empty() || !graphs_->fit(std::ssize(runs), tokens.block_tables_SB.size(1))) return;
   at::NoGradGuard no_grad;
-  const at::Tensor ids_R = tokens_D.index_select(0, tensor_of(from).to(tokens_D.device(), /*non_blocking=*/true));
+  const at::Tensor ids_R = tokens_D.index_select(0, at::tensor(from).to(tokens_D.device(), /*non_blocking=*/true));
   ahead.logits_RV = graphs_->run(ids_R, tokens);
   ahead_ = std::move(ahead);
 }

@@ -64,14 +64,6 @@ void GradientSum::find_partials(const device::Home& staging) {
   staging_ = std::make_unique<device::Swappable>(staging, most, at::kFloat);
 }
 
-void GradientSum::release_memory() {
-  if (staging_) staging_->leave();
-}
-
-void GradientSum::back_memory() {
-  if (staging_) staging_->come_back();
-}
-
 GradientSum::~GradientSum() {
   if (!thread_.joinable()) return;
   {

@@ -67,9 +67,8 @@ class GradientSum {
   /// All are; what is queued from here on comes behind their sums.
   void finish();
 
-  /// Between steps its memory may go, and must be back before the next.
-  void release_memory();
-  void back_memory();
+  /// What it has of its own; null if nothing. Between steps that may leave, and must be back before the next.
+  device::Swappable* memory() const { return staging_.get(); }
 
   /// Bytes that the sums so far sent to others, by axis: data, expert_data, tp, tied. Between steps.
   std::map<std::string, int64_t> sent_bytes() const;

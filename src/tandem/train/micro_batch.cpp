@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/train/micro_batch.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <numeric>
@@ -25,18 +25,10 @@ std::span<const int16_t> routes_of(const Row& row, size_t begin, size_t count) {
   return row.routes.subspan(begin * width, count * width);
 }
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), t.data_ptr<int64_t>());
-  return t;
-}
-
 at::Tensor routes_tensor(const std::vector<int16_t>& routes, size_t tokens) {
   if (routes.empty()) return {};
   TANDEM_CHECK(routes.size() % tokens == 0, routes.size(), " routes for ", tokens, " tokens: only some rows have theirs");
-  at::Tensor t = at::empty({static_cast<int64_t>(tokens), static_cast<int64_t>(routes.size() / tokens)}, at::kShort);
-  std::copy(routes.begin(), routes.end(), t.data_ptr<int16_t>());
-  return t;
+  return at::tensor(routes).view({static_cast<int64_t>(tokens), -1});
 }
 
 // Groups that go through the model together.
@@ -56,12 +48,6 @@ std::vector<Pass> cut(std::span<const Row> rows, std::span<const size_t> which, 
     tokens = !joins ? alone : tokens + (shares[i] ? response : alone);
   }
   return passes;
-}
-
-at::Tensor marks_of(const std::vector<uint8_t>& marks) {
-  at::Tensor t = at::empty({static_cast<int64_t>(marks.size())}, at::kBool);
-  std::copy(marks.begin(), marks.end(), t.data_ptr<bool>());
-  return t;
 }
 
 MicroBatch build(std::span<const Row> rows, const Pass& groups) {
@@ -104,9 +90,9 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
     batch.trees.push_back(std::move(tree));
   }
   batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
-  batch.tokens = {tensor_of(ids), tensor_of(positions), tensor_of(predictors), routes_tensor(routes, ids.size()), {}};
-  batch.targets_R = tensor_of(targets);
-  batch.trainable_R = marks_of(trainable);
+  batch.tokens = {at::tensor(ids), at::tensor(positions), at::tensor(predictors), routes_tensor(routes, ids.size()), {}};
+  batch.targets_R = at::tensor(targets);
+  batch.trainable_R = at::tensor(trainable).to(at::kBool);
   return batch;
 }
 
@@ -164,11 +150,11 @@ void deal_tokens(MicroBatch& batch, comm::Group& cp) {
   std::vector<int64_t> rows;
   for (size_t i = 0; i < mine.size(); ++i)
     if (response[static_cast<size_t>(mine[i])] >= 0) rows.push_back(static_cast<int64_t>(i));
-  const at::Tensor tokens = tensor_of(mine);
+  const at::Tensor tokens = at::tensor(mine);
   for (at::Tensor* t : {&batch.tokens.ids_T, &batch.tokens.positions_T, &batch.tokens.replayed_routes_TX})
     if (t->defined()) *t = t->index_select(0, tokens);
-  batch.tokens.rows_R = tensor_of(rows);
-  batch.targets_R = batch.targets_R.index_select(0, tensor_of(batch.responses_by_rank[static_cast<size_t>(cp.rank())]));
+  batch.tokens.rows_R = at::tensor(rows);
+  batch.targets_R = batch.targets_R.index_select(0, at::tensor(batch.responses_by_rank[static_cast<size_t>(cp.rank())]));
 }
 
 at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine) {
@@ -181,7 +167,7 @@ at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine) {
     shares.bounds.push_back(at);
   }
   const at::Tensor all = model::op::scale_gradient(model::op::gather_rows(mine, shares), 1.0 / batch.parallel.group->size());
-  return all.index_select(0, tensor_of(place).to(all.device()));
+  return all.index_select(0, at::tensor(place).to(all.device()));
 }
 
 void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -25,21 +26,27 @@
 namespace tandem::train {
 namespace {
 
-// One value per response token, from rows.
-template <class Fill>
-at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const Fill& fill) {
+// One value per response token: `values_of(row, at)` of each row, whose tokens begin at `at`.
+template <class ValuesOf>
+at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const ValuesOf& values_of) {
   at::Tensor out = at::empty({batch.response_offsets.back()}, at::kFloat);
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     const int64_t at = batch.response_offsets[i];
-    fill(rows[batch.rows[i]], at, out.data_ptr<float>() + at);
+    std::ranges::copy(values_of(rows[batch.rows[i]], at), out.data_ptr<float>() + at);
   }
   return out;
 }
 
+// Such values of each row, as `what`.
+at::Tensor column(const MicroBatch& batch, std::span<const Row> rows, std::vector<float> Row::*values, const char* what) {
+  return per_token(batch, rows, [&](const Row& row, int64_t) -> const std::vector<float>& {
+    TANDEM_CHECK((row.*values).size() == row.response.size(), (row.*values).size(), ' ', what, " for ", row.response.size(), " tokens");
+    return row.*values;
+  });
+}
+
 at::Tensor sequence_offsets(const MicroBatch& batch) {
-  at::Tensor offsets_S = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
-  std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, offsets_S.data_ptr<int64_t>());
-  return offsets_S;
+  return at::tensor(at::IntArrayRef(batch.response_offsets).slice(0, batch.rows.size()));
 }
 
 // Of a row that says how far behind its tokens are. `now` as below.
@@ -53,19 +60,16 @@ at::Tensor proximal_of(const Row& row, const float* now) {
 algo::PolicyLossInput policy_input(const MicroBatch& batch, std::span<const Row> rows, const float* now, const StepCounts& counts) {
   const int64_t R = batch.response_offsets.back();
   algo::PolicyLossInput in;
-  in.old_T = per_token(batch, rows, [&](const Row& row, int64_t at, float* out) {
-    const at::Tensor proximal_T = row.behind.empty() ? at::Tensor() : proximal_of(row, now + at);
-    const float* from = proximal_T.defined() ? proximal_T.data_ptr<float>() : row.old.empty() ? now + at : row.old.data();
-    std::copy(from, from + row.response.size(), out);
+  at::Tensor proximal_T;  // of the row that is copied
+  in.old_T = per_token(batch, rows, [&](const Row& row, int64_t at) -> std::span<const float> {
+    if (row.behind.empty() && !row.old.empty()) return std::span(row.old).first(row.response.size());
+    if (row.behind.empty()) return {now + at, row.response.size()};
+    proximal_T = proximal_of(row, now + at);
+    return {proximal_T.data_ptr<float>(), row.response.size()};
   });
-  in.behavior_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-    std::copy(row.behavior.begin(), row.behavior.end(), out);
-  });
+  in.behavior_T = per_token(batch, rows, [](const Row& row, int64_t) { return row.behavior; });
   in.correction_T = at::ones({R}, at::kFloat);
-  in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-    TANDEM_CHECK(row.advantages.size() == row.response.size(), row.advantages.size(), " advantages for ", row.response.size(), " tokens");
-    std::copy(row.advantages.begin(), row.advantages.end(), out);
-  });
+  in.advantages_T = column(batch, rows, &Row::advantages, "advantages");
   in.trainable_T = batch.trainable_R;
   in.offsets_S = sequence_offsets(batch);
   in.global_tokens = std::max(counts.tokens, 1.0);  // without a trainable token the loss is 0
@@ -166,10 +170,7 @@ MicroBatch whole_of(std::span<const Row> rows) {
 }
 
 at::Tensor reference_column(const MicroBatch& batch, std::span<const Row> rows) {
-  return per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-    TANDEM_CHECK(row.reference.size() == row.response.size(), row.reference.size(), " reference values for ", row.response.size());
-    std::copy(row.reference.begin(), row.reference.end(), out);
-  });
+  return column(batch, rows, &Row::reference, "reference values");
 }
 
 }  // namespace
@@ -232,13 +233,7 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
 
 Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip) {
   return [rows, &algorithm, value_clip](const MicroBatch& batch, const Said& said, StepTotals& totals) {
-    const auto column = [&](std::vector<float> Row::*values) {
-      return per_token(batch, rows, [&](const Row& row, int64_t, float* out) {
-        TANDEM_CHECK((row.*values).size() == row.response.size(), (row.*values).size(), " values for ", row.response.size(), " tokens");
-        std::ranges::copy(row.*values, out);
-      });
-    };
-    const at::Tensor old_R = column(&Row::values), returns_R = column(&Row::returns);
+    const at::Tensor old_R = column(batch, rows, &Row::values, "values"), returns_R = column(batch, rows, &Row::returns, "values");
     count_values(batch, old_R, returns_R, totals.sums);
     const algo::LossScope scope{batch.trainable_R, sequence_offsets(batch), std::max(totals.counts.tokens, 1.0),
                                 std::max(totals.counts.sequences, 1.0)};

@@ -120,16 +120,6 @@ void Optimizer::share_values() {
   }
 }
 
-void Optimizer::release_sums() {
-  if (sums_) sums_->leave();
-  sum_.release_memory();
-}
-
-void Optimizer::back_sums() {
-  if (sums_) sums_->come_back();
-  sum_.back_memory();
-}
-
 void Optimizer::restore(int64_t num_steps, const ReadPiece& read) {
   state_.restore(read);
   num_steps_ = num_steps;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -52,9 +53,8 @@ class Optimizer {
   /// Gives all ranks the values of this one's slices. Collective.
   void share_values();
 
-  /// The sums of gradients lose their memory, and get some again; between steps.
-  void release_sums();
-  void back_sums();
+  /// The memory of the sums of gradients; null where there is none. Between steps it may leave, and must be back before the next.
+  std::array<device::Swappable*, 2> sums() const { return {sums_.get(), sum_.memory()}; }
   /// GradientSum::sent_bytes
   std::map<std::string, int64_t> gradient_bytes() const { return sum_.sent_bytes(); }
 

@@ -72,17 +72,10 @@ void OptimizerState::update_by_chunks(const Stretch& s, const model::kernel::Ada
   leaving_.synchronize();
 }
 
-int64_t OptimizerState::leave_device() {
-  if (setup_.swap) return 0;  // it is there
+int64_t OptimizerState::moved(int64_t (device::Swappable::*way)()) {
   int64_t copied = 0;
-  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->leave() : 0;
-  return copied;
-}
-
-int64_t OptimizerState::come_back() {
-  if (setup_.swap) return 0;
-  int64_t copied = 0;
-  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->come_back() : 0;
+  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()})
+    if (state && !setup_.swap) copied += (state->*way)();  // a swapped one is there
   return copied;
 }
 

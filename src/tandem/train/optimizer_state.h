@@ -65,8 +65,8 @@ class OptimizerState {
   void update(const Stretch& stretch, const model::kernel::AdamStep& step);
 
   /// The state goes to the host and comes back; between steps. Returns the bytes copied.
-  int64_t leave_device();
-  int64_t come_back();
+  int64_t leave_device() { return moved(&device::Swappable::leave); }
+  int64_t come_back() { return moved(&device::Swappable::come_back); }
   bool is_away() const { return m_->is_away(); }
 
   /// Elements of each tensor.
@@ -82,6 +82,7 @@ class OptimizerState {
   void restore(const ReadPiece& read);
 
  private:
+  int64_t moved(int64_t (device::Swappable::*way)());
   void update_by_chunks(const Stretch& stretch, const model::kernel::AdamStep& step);
   bool has_half() const { return setup_.values.scalar_type() == at::kBFloat16; }
 

@@ -93,7 +93,7 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   if (updates.size() == 1) return updates.front();
   StepReport out;
   // A field's mean over all trained tokens; updates that were left out do not count.
-  const auto mean_of = [](std::span<const StepReport> some, auto field) {
+  const auto mean_of = [](std::span<const StepReport> some, const auto& field) {
     double sum = 0, tokens = 0;
     for (const StepReport& u : some)
       if (!u.nonfinite) sum += field(u) * u.trained_tokens, tokens += u.trained_tokens;
@@ -105,26 +105,23 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
     for (const StepReport& u : updates) largest = std::max(largest, field(u));
     return largest;
   };
-  out.loss = mean([](const StepReport& u) { return u.loss; });
-  out.grad_norm = mean([](const StepReport& u) { return u.grad_norm; });
+  using Report = StepReport;
+  for (double Report::*field : {&Report::loss, &Report::grad_norm, &Report::entropy, &Report::kl_ref, &Report::clip_fraction})
+    out.*field = mean([&](const Report& u) { return u.*field; });
+  using Correction = CorrectionReport;
+  for (double Correction::*field : {&Correction::weight_mean, &Correction::clipped_fraction, &Correction::rejected_fraction,
+                                    &Correction::kl, &Correction::chi2})
+    out.correction.*field = mean([&](const Report& u) { return u.correction.*field; });
+  for (double ValueReport::*field : {&ValueReport::values_mean, &ValueReport::explained_variance})
+    out.value.*field = mean([&](const Report& u) { return u.value.*field; });
+  out.ratio_max = most([](const Report& u) { return u.ratio_max; });
+  out.correction.weight_max = most([](const Report& u) { return u.correction.weight_max; });
   out.lr = updates.back().lr;
-  out.entropy = mean([](const StepReport& u) { return u.entropy; });
-  out.kl_ref = mean([](const StepReport& u) { return u.kl_ref; });
   // Only the first one's samples are of the weights it starts from.
   out.kl_rollout_train = updates.front().kl_rollout_train;
   out.gap_tokens = updates.front().gap_tokens, out.gap = updates.front().gap;
-  out.clip_fraction = mean([](const StepReport& u) { return u.clip_fraction; });
-  out.ratio_max = most([](const StepReport& u) { return u.ratio_max; });
   const auto of_epoch = std::min(updates.size(), static_cast<size_t>(mini_batches));
   out.kl_old = mean_of(updates.last(of_epoch), [](const StepReport& u) { return u.kl_old; });
-  out.correction = {mean([](const StepReport& u) { return u.correction.weight_mean; }),
-                    most([](const StepReport& u) { return u.correction.weight_max; }),
-                    mean([](const StepReport& u) { return u.correction.clipped_fraction; }),
-                    mean([](const StepReport& u) { return u.correction.rejected_fraction; }),
-                    mean([](const StepReport& u) { return u.correction.kl; }),
-                    mean([](const StepReport& u) { return u.correction.chi2; })};
-  out.value = {mean([](const StepReport& u) { return u.value.values_mean; }),
-               mean([](const StepReport& u) { return u.value.explained_variance; })};
   out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
   out.without_signal = std::ranges::all_of(updates, &StepReport::without_signal);
   out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
@@ -233,12 +230,14 @@ void Trainer::restore(int64_t num_steps, const ReadPiece& read) {
 
 void Trainer::release_gradients() {
   grads_.leave();
-  optimizer_.release_sums();
+  for (device::Swappable* sums : optimizer_.sums())
+    if (sums) sums->leave();
 }
 
 void Trainer::back_gradients() {
   grads_.come_back();
-  optimizer_.back_sums();
+  for (device::Swappable* sums : optimizer_.sums())
+    if (sums) sums->come_back();
 }
 
 void Trainer::share_values() {

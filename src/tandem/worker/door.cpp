@@ -107,8 +107,6 @@ std::string text_of(const queue::Desk::ClientReport& report, double now, double 
   return text.str();
 }
 
-std::vector<data::SampleId> samples_of(std::span<const data::Group> heads) { return data::ids_of(heads); }
-
 }  // namespace
 
 std::string listening_host(const config::RunConfig& config) {
@@ -244,7 +242,7 @@ void Door::drop_over() {
   for (const auto& [group, measures] : own_measures_)
     if (is_over(group)) over.push_back(group);
   for (const data::GroupId group : over) own_measures_.erase(group);
-  own_.drop(samples_of(data::bare_heads(over, config_.schedule.queue.group_size)));
+  own_.drop(data::ids_of(data::bare_heads(over, config_.schedule.queue.group_size)));
 }
 
 // A process that is gone says so when it is called: its groups need not wait for the end of its lease. A look each second, at one in turn.

@@ -130,7 +130,7 @@ class Worker {
     }
     count();
     cancelled_.clear();
-    take(replica_.obey({.welcome = welcome}));
+    take(replica_.obey({.welcome = welcome}).finished);
     log::info("joined the run at ", request_.address);
   }
 
@@ -142,9 +142,8 @@ class Worker {
     orders.tasks = std::exchange(tasks_, {});
     orders.cancelled = std::exchange(cancelled_, {});
     Replica::Report report = replica_.obey(std::move(orders));
-    std::vector<data::Group> so_far = std::move(report.so_far);
-    take(std::move(report));
-    if (beats) beat(std::move(so_far));
+    take(std::move(report.finished));
+    if (beats) beat(std::move(report.so_far));
     if (now - asked_s_ > kAskS) ask();
   }
 
@@ -161,10 +160,10 @@ class Worker {
   }
 
   // Finished groups go to the queue; their bodies stay here.
-  void take(Replica::Report report) {
+  void take(std::vector<data::Group> finished) {
     std::vector<queue::LeaseNumber> leases;
     std::vector<data::Group> heads, groups;
-    for (data::Group& group : report.finished) {
+    for (data::Group& group : finished) {
       const auto lease = leases_.find(group.id);
       if (lease == leases_.end()) continue;  // it is over, and the order to cancel it is on its way
       leases.push_back(lease->second);
@@ -226,9 +225,8 @@ class Worker {
     summary_.was_stopped = true;
     if (!client_.has_joined()) return;
     Replica::Report report = replica_.obey({.reported = begun()});
-    std::vector<data::Group> so_far = std::move(report.so_far);
-    take(std::move(report));
-    beat(std::move(so_far));
+    take(std::move(report.finished));
+    beat(std::move(report.so_far));
     client_.close();
   }
 

@@ -8,7 +8,7 @@
 
 #include "backends.h"
 #include "random_tensor.h"
-#include "tandem/model/kernel/cpu/logit.h"
+#include "tandem/model/kernel/cpu/cpu.h"
 #include "tandem/model/op/function.h"
 
 namespace tandem::model::op {

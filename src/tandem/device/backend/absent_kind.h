@@ -7,18 +7,19 @@
 
 namespace tandem::device {
 
-/// `Kind` says its name, its type, and how to get it: {what, expected}.
-template <class Kind>
-constexpr Backend absent_kind() {
-  return {Kind::kName,
-          Kind::kType,
+/// A build without the backend that `kMaker` names.
+template <const char* kName, const char* kMaker>
+constexpr Backend absent_kind(at::DeviceType type) {
+  constexpr auto* kExpected = "scripts/setup and scripts/build on the machine with the device, or cpu";
+  return {kName,
+          type,
           [] { return 0; },
-          [] { return std::pair<std::string, std::string>(Kind::kWhat, Kind::kExpected); },
-          [](at::Device) { TANDEM_CHECK(false, "there is no ", Kind::kName); },
+          [] { return std::pair(join_text("this build has no ", kMaker, " backend"), std::string(kExpected)); },
+          [](at::Device) { TANDEM_CHECK(false, "there is no ", kName); },
           [](at::Device) {},
           [](at::Device) { return std::string(); },
           [](at::Device) { return std::string(); },
-          [](at::Device, int64_t) -> std::unique_ptr<Memory> { TANDEM_CHECK(false, "there is no ", Kind::kName); },
+          [](at::Device, int64_t) -> std::unique_ptr<Memory> { TANDEM_CHECK(false, "there is no ", kName); },
           [](at::Device) { return std::unique_ptr<Graphs>(); }};
 }
 

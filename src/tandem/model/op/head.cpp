@@ -33,30 +33,6 @@ void for_chunks(const Kernels& k, const at::Tensor& hidden, const at::Tensor& we
 
 at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t rows) { return t.defined() ? t.narrow(0, begin, rows) : t; }
 
-struct HeadStep final : Step {
-  const Kernels* kernels = nullptr;
-  Parameter weight;
-  float inv_temperature = 1;
-  // saved: hidden, targets of this rank's rows, softmax
-  // One of the gradients is undefined where the loss does not depend on it.
-  variable_list apply(variable_list&& grads) override {
-    const at::Tensor d_logprobs = grad_of(grads, 0), d_entropy = grad_of(grads, 1), &hidden = saved[0];
-    at::Tensor d_hidden = at::empty_like(hidden);
-    for_chunks(*kernels, hidden, weight.value, [&](at::Tensor& logits, int64_t begin, int64_t n) {
-      const at::Tensor d_logits = kernels->logit().grad(logits, {{rows_of(saved[2], begin, n), {}},
-                                                                 rows_of(saved[1], begin, n),
-                                                                 rows_of(d_logprobs, begin, n),
-                                                                 rows_of(d_entropy, begin, n),
-                                                                 inv_temperature,
-                                                                 hidden.scalar_type()});
-      at::Tensor d_rows = d_hidden.narrow(0, begin, n);
-      kernels->input_grad(d_rows, d_logits, weight.value);
-      if (weight.grad.defined()) kernels->weight_grad(weight.grad, d_logits, hidden.narrow(0, begin, n));
-    });
-    return {d_hidden};
-  }
-};
-
 // All ranks' values for each of `rows` rows, [ranks][rows][4]; with one rank, its own.
 at::Tensor gather_stats(const at::Tensor& mine, comm::Group* tp) {
   if (!tp || tp->size() == 1) return mine.unsqueeze(0);
@@ -64,19 +40,6 @@ at::Tensor gather_stats(const at::Tensor& mine, comm::Group* tp) {
   tp->all_gather(all, mine);
   return all;
 }
-
-struct ScoreStep final : Step {
-  const Kernels* kernels = nullptr;
-  Parameter weight;
-  variable_list apply(variable_list&& grads) override {
-    const at::Tensor& hidden = saved[0];
-    const at::Tensor d = grad_of(grads, 0).to(hidden.scalar_type());
-    add_weight_grad(*kernels, weight, 0, d, hidden);
-    at::Tensor d_hidden = at::empty_like(hidden);
-    kernels->input_grad(d_hidden, d, weight.value);
-    return {d_hidden};
-  }
-};
 
 }  // namespace
 
@@ -87,13 +50,14 @@ int64_t head_chunk_rows(int64_t vocabulary, at::Device device) {
 
 at::Tensor head_scores(const Kernels& k, const at::Tensor& hidden, const Parameter& weight) {
   at::Tensor out = k.logit().scores(plain(hidden), weight.value);
-  if (recording({hidden})) {
-    auto step = make_step<ScoreStep>({hidden});
-    step->kernels = &k;
-    step->weight = weight;
-    step->saved = {hidden.detach()};
-    attach(out, step);
-  }
+  if (recording({hidden}))
+    record({hidden}, {out}, [&k, weight, kept = hidden.detach()](const Gradients& d) {
+      const at::Tensor d_scores = d[0].to(kept.scalar_type());
+      add_weight_grad(k, weight, 0, d_scores, kept);
+      at::Tensor d_hidden = at::empty_like(kept);
+      k.input_grad(d_hidden, d_scores, weight.value);
+      return Gradients{d_hidden};
+    });
   return out;
 }
 
@@ -111,13 +75,21 @@ HeadOutput head_logprobs(const Kernels& k, const HeadInput& in, const Parameter&
   const kernel::Softmax softmax = k.logit().combine(gather_stats(mine, in.tp), inv_temperature);
   HeadOutput out{softmax.logprobs_R, softmax.softmax_R3.select(1, 2).contiguous()};
   if (recording({in.hidden_RH})) {
-    auto step = make_step<HeadStep>({in.hidden_RH});
-    step->kernels = &k;
-    step->weight = weight;
-    step->inv_temperature = inv_temperature;
-    step->saved = {hidden, targets, softmax.softmax_R3};
-    attach(out.logprobs_R, step);
-    attach(out.entropy_R, step);
+    // One of the gradients is undefined where the loss does not depend on it.
+    const auto backward = [&k, hidden, targets, softmax = softmax.softmax_R3, weight = weight.value, grad = weight.grad,
+                           inv_temperature](const Gradients& d) mutable {
+      at::Tensor d_hidden = at::empty_like(hidden);
+      for_chunks(k, hidden, weight, [&](at::Tensor& logits, int64_t begin, int64_t n) {
+        const kernel::LogitGrad of_rows{{rows_of(softmax, begin, n), {}}, rows_of(targets, begin, n), rows_of(d[0], begin, n),
+                                        rows_of(d[1], begin, n),          inv_temperature,            hidden.scalar_type()};
+        const at::Tensor d_logits = k.logit().grad(logits, of_rows);
+        at::Tensor d_rows = d_hidden.narrow(0, begin, n);
+        k.input_grad(d_rows, d_logits, weight);
+        if (grad.defined()) k.weight_grad(grad, d_logits, hidden.narrow(0, begin, n));
+      });
+      return Gradients{d_hidden};
+    };
+    record({in.hidden_RH}, {out.logprobs_R, out.entropy_R}, backward);
   }
   return out;
 }

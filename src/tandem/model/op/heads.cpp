@@ -17,28 +17,22 @@ at::Tensor columns_of(const at::Tensor& x, int64_t head, int64_t heads) {
 
 Parameter matrix_of(const Parameter& w, const HeadSlice& s, int64_t head) { return rows_of(w, head * s.rows + s.begin, s.count); }
 
-struct HeadLinearStep final : Step {
-  const Kernels* kernels = nullptr;
-  Parameter weight;
-  HeadSlice slice{};
-  variable_list apply(variable_list&& grads) override {
-    const at::Tensor d = grad_of(grads, 0), &x = saved[0];
-    at::Tensor dx = at::empty_like(x);
-    for (int64_t h = 0; h < slice.heads; ++h) {
-      const at::Tensor dy = columns_of(d, h, slice.heads).contiguous(), x_h = columns_of(x, h, slice.heads).contiguous();
-      at::Tensor dx_h = at::empty_like(x_h);
-      if (slice.transpose) {
-        add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, dy, x_h);
-        input_grad(*kernels, dx_h, dy, matrix_of(weight, slice, h));
-      } else {
-        add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, x_h, dy);
-        forward(*kernels, dx_h, dy, matrix_of(weight, slice, h));
-      }
-      columns_of(dx, h, slice.heads).copy_(dx_h);
+Gradients backward_of(const Kernels& k, const at::Tensor& d, const at::Tensor& x, const Parameter& weight, const HeadSlice& slice) {
+  at::Tensor dx = at::empty_like(x);
+  for (int64_t h = 0; h < slice.heads; ++h) {
+    const at::Tensor dy = columns_of(d, h, slice.heads).contiguous(), x_h = columns_of(x, h, slice.heads).contiguous();
+    at::Tensor dx_h = at::empty_like(x_h);
+    if (slice.transpose) {
+      add_weight_grad(k, weight, h * slice.rows + slice.begin, dy, x_h);
+      input_grad(k, dx_h, dy, matrix_of(weight, slice, h));
+    } else {
+      add_weight_grad(k, weight, h * slice.rows + slice.begin, x_h, dy);
+      forward(k, dx_h, dy, matrix_of(weight, slice, h));
     }
-    return {dx};
+    columns_of(dx, h, slice.heads).copy_(dx_h);
   }
-};
+  return {dx};
+}
 
 }  // namespace
 
@@ -51,14 +45,8 @@ at::Tensor head_linear(const Kernels& k, const at::Tensor& x, const Parameter& w
     forward(k, y, columns_of(plain(x), h, slice.heads).contiguous(), slice.transpose ? matrix : transposed(matrix));
     columns_of(out, h, slice.heads).copy_(y);
   }
-  if (recording({x})) {
-    auto step = make_step<HeadLinearStep>({x});
-    step->kernels = &k;
-    step->weight = w;
-    step->slice = slice;
-    step->saved = {x.detach()};
-    attach(out, step);
-  }
+  if (recording({x}))
+    record({x}, {out}, [&k, w, slice, kept = x.detach()](const Gradients& d) { return backward_of(k, d[0], kept, w, slice); });
   return out;
 }
 

@@ -64,43 +64,6 @@ at::Tensor reduced(const at::Tensor& whole, const RowShares& shares) {
   return mine.narrow(0, 0, shares.count());
 }
 
-struct GatherStep final : Step {
-  RowShares shares;
-  variable_list apply(variable_list&& grads) override { return {reduced(grads[0], shares)}; }
-};
-struct ReduceStep final : Step {
-  RowShares shares;
-  variable_list apply(variable_list&& grads) override { return {gathered(grads[0], shares)}; }
-};
-struct OwnStep final : Step {
-  RowShares shares;
-  variable_list apply(variable_list&& grads) override {
-    at::Tensor d = at::zeros(with_rows(grads[0], shares.total()), grads[0].options());
-    d.narrow(0, shares.begin(), shares.count()).copy_(grads[0]);
-    return {d};
-  }
-};
-struct ScaleStep final : Step {
-  double factor = 1;
-  variable_list apply(variable_list&& grads) override { return {at::mul(grads[0], factor)}; }
-};
-struct AfterStep final : Step {
-  std::function<void()> done;
-  variable_list apply(variable_list&& grads) override {
-    done();
-    return std::move(grads);
-  }
-};
-
-template <class S>
-at::Tensor with_shares(at::Tensor out, const at::Tensor& in, const RowShares& shares) {
-  if (!recording({in})) return out;
-  auto step = make_step<S>({in});
-  step->shares = shares;
-  attach(out, step);
-  return out;
-}
-
 }  // namespace
 
 RowShares even_shares(comm::Group* group, int64_t rows) {
@@ -119,17 +82,30 @@ RowShares shares_of(const RowShares& whole, comm::Group& part, int first) {
 
 at::Tensor gather_rows(const at::Tensor& mine, const RowShares& shares) {
   TANDEM_CHECK(mine.size(0) == shares.count(), "a share of ", shares.count(), " rows, not ", mine.size(0));
-  return shares.group ? with_shares<GatherStep>(gathered(plain(mine), shares), mine, shares) : mine;
+  if (!shares.group) return mine;
+  at::Tensor out = gathered(plain(mine), shares);
+  if (recording({mine})) record({mine}, {out}, [shares](const Gradients& d) { return Gradients{reduced(d[0], shares)}; });
+  return out;
 }
 
 at::Tensor reduce_rows(const at::Tensor& whole, const RowShares& shares) {
   TANDEM_CHECK(whole.size(0) == shares.total(), shares.total(), " rows, not ", whole.size(0));
-  return shares.group ? with_shares<ReduceStep>(reduced(plain(whole), shares), whole, shares) : whole;
+  if (!shares.group) return whole;
+  at::Tensor out = reduced(plain(whole), shares);
+  if (recording({whole})) record({whole}, {out}, [shares](const Gradients& d) { return Gradients{gathered(d[0], shares)}; });
+  return out;
 }
 
 at::Tensor own_rows(const at::Tensor& whole, const RowShares& shares) {
   if (!shares.group) return whole;
-  return with_shares<OwnStep>(plain(whole).narrow(0, shares.begin(), shares.count()).clone(), whole, shares);
+  at::Tensor out = plain(whole).narrow(0, shares.begin(), shares.count()).clone();
+  if (recording({whole}))
+    record({whole}, {out}, [shares](const Gradients& d) {
+      at::Tensor d_whole = at::zeros(with_rows(d[0], shares.total()), d[0].options());
+      d_whole.narrow(0, shares.begin(), shares.count()).copy_(d[0]);
+      return Gradients{d_whole};
+    });
+  return out;
 }
 
 at::Tensor sum_ranks(const at::Tensor& x, comm::Group& group) {
@@ -142,18 +118,17 @@ at::Tensor sum_ranks(const at::Tensor& x, comm::Group& group) {
 at::Tensor scale_gradient(const at::Tensor& x, double factor) {
   if (factor == 1 || !recording({x})) return x;
   at::Tensor out = x.detach();
-  auto step = make_step<ScaleStep>({x});
-  step->factor = factor;
-  attach(out, step);
+  record({x}, {out}, [factor](const Gradients& d) { return Gradients{at::mul(d[0], factor)}; });
   return out;
 }
 
 at::Tensor after_backward(const at::Tensor& x, std::function<void()> done) {
   if (!recording({x})) return x;
   at::Tensor out = x.detach();
-  auto step = make_step<AfterStep>({x});
-  step->done = std::move(done);
-  attach(out, step);
+  record({x}, {out}, [done = std::move(done)](const Gradients& d) {
+    done();
+    return d;
+  });
   return out;
 }
 

@@ -9,27 +9,33 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <type_traits>
-#include <vector>
+#include <utility>
 
 namespace tandem::model::op {
 
-using torch::autograd::Node;
-using torch::autograd::variable_list;
+/// Of the outputs of a step, and of its inputs; undefined where there is none.
+using Gradients = torch::autograd::variable_list;
+using Backward = std::function<Gradients(const Gradients&)>;
 
-/// A node with its saved tensors, which are dropped as soon as the backward has used them.
-struct Step : Node {
-  std::vector<at::Tensor> saved;
-  void release_variables() override { saved.clear(); }
-  static at::Tensor grad_of(variable_list& grads, size_t i) { return grads[i].defined() ? grads[i].contiguous() : at::Tensor(); }
+/// A node of the graph. Its function is dropped, with the tensors it keeps, as soon as the backward has used it.
+struct Step final : torch::autograd::Node {
+  Backward backward;
+  Gradients apply(Gradients&& grads) override {
+    for (at::Tensor& d : grads)
+      if (d.defined()) d = d.contiguous();
+    return backward(grads);
+  }
+  void release_variables() override { backward = nullptr; }
 };
 
 /// How libtorch keeps a node: 2.11 in a shared_ptr, 2.13 in an intrusive_ptr.
 using NodePtr = decltype(torch::autograd::Edge::function);
 template <class S>
 auto make_node() {
-  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) return std::make_shared<S>();
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) return std::make_shared<S>();
   else return c10::make_intrusive<S>();
 }
 
@@ -38,19 +44,20 @@ inline bool recording(std::initializer_list<at::Tensor> inputs) {
          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
-/// The tensor for a kernel, which records nothing: outside of the graph, or `t` itself where it is in none, so attach nothing to it.
+/// The tensor for a kernel, which records nothing: outside of the graph, or `t` itself where it is in none, so it is no output to record.
 inline at::Tensor plain(const at::Tensor& t) { return t.defined() && t.requires_grad() ? t.detach() : t; }
 
-template <class S>
-auto make_step(std::initializer_list<at::Tensor> inputs) {
-  auto step = make_node<S>();
+/// Puts a step into the graph. `backward` gives a gradient for each of the inputs that are defined; what it keeps of the outputs it keeps
+/// detached.
+inline void record(std::initializer_list<at::Tensor> inputs, std::initializer_list<at::Tensor> outputs, Backward backward) {
+  auto step = make_node<Step>();
   torch::autograd::edge_list edges;
   for (const at::Tensor& t : inputs)
     if (t.defined()) edges.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
   step->set_next_edges(std::move(edges));
-  return step;
+  step->backward = std::move(backward);
+  const NodePtr node = step;
+  for (const at::Tensor& out : outputs) torch::autograd::set_history(out, node);
 }
-
-inline void attach(at::Tensor& out, const NodePtr& step) { torch::autograd::set_history(out, step); }
 
 }  // namespace tandem::model::op

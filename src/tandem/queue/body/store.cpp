@@ -37,16 +37,6 @@ void Store::put(std::span<const SampleId> samples, data::Fields columns) {
   rows_.put(samples, std::move(columns));
 }
 
-void Store::copy_in(std::span<const SampleId> samples, const TensorCache& from) {
-  std::vector<int64_t> lengths;
-  for (const SampleId id : samples) lengths.insert(lengths.end(), from.lengths(id).begin(), from.lengths(id).end());
-  const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(from.packed_bytes(samples)));
-  from.pack(samples, *bytes);
-  std::lock_guard lock(mutex_);
-  const bool fits = rows_.adopt(samples, lengths, *bytes, bytes);
-  TANDEM_CHECK(fits, "rows of another cache");
-}
-
 void Store::drop(std::span<const SampleId> samples) {
   std::lock_guard lock(mutex_);
   rows_.drop(samples);

@@ -35,8 +35,6 @@ class Store {
 
   /// In place of rows of these samples that are here. The columns are moved in.
   void put(std::span<const SampleId> samples, data::Fields columns);
-  /// What `from` has of them, which is all of each.
-  void copy_in(std::span<const SampleId> samples, const TensorCache& from);
   /// Known or not.
   void drop(std::span<const SampleId> samples);
   /// Packs the rows of the first of these samples: as many as have `most_bytes`, at least one. `room` is asked where to. Returns how many;

@@ -12,8 +12,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp2.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/log2.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ constexpr int64_t kMostFilled = 4;         // a batch holds parts of at least 1 
 constexpr int64_t kRowsAtOnce = 64;        // tokens that attend one by one
 
 at::Tensor long_tensor(const std::vector<int64_t>& values, at::Device device) {
-  return at::from_blob(const_cast<int64_t*>(values.data()), {std::ssize(values)}, at::kLong).to(device, false, /*copy=*/true);
+  return at::tensor(values, at::TensorOptions(at::kLong).device(device));
 }
 
 // Queries of a stem or a branch that are here, and the keys before them.

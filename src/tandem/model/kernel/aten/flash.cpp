@@ -8,8 +8,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/logaddexp.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -22,12 +22,6 @@ namespace tandem::model::kernel::aten {
 namespace {
 
 constexpr int64_t kMostParts = 1 << 15;
-
-template <class T>
-at::Tensor on_device(const std::vector<T>& values, at::Device device) {
-  const c10::ScalarType dtype = sizeof(T) == 4 ? at::kInt : at::kLong;
-  return at::from_blob(const_cast<T*>(values.data()), {std::ssize(values)}, dtype).to(device, /*non_blocking=*/false, /*copy=*/true);
-}
 
 at::Tensor heads(const at::Tensor& rows, int64_t D) { return rows.view({rows.size(0), rows.size(1) / D, D}); }
 
@@ -88,6 +82,7 @@ bool flash_serves(const at::Tensor& rows, const AttentionShape& shape) {
 }
 
 FlashPlan flash_plan(const Trees& trees, at::Device device) {
+  const at::TensorOptions ints = at::TensorOptions(at::kInt).device(device);
   FlashPlan plan;
   std::vector<int32_t> bounds = {0}, branch_bounds = {0}, stem_bounds = {0};
   std::vector<int64_t> branch_rows, stem_rows;
@@ -109,12 +104,12 @@ FlashPlan flash_plan(const Trees& trees, at::Device device) {
     plan.most_branch_tokens = std::max(plan.most_branch_tokens, tokens);
     plan.longest_stem = std::max(plan.longest_stem, tree.stem);
   }
-  plan.bounds = on_device(bounds, device);
+  plan.bounds = at::tensor(bounds, ints);
   if (branch_rows.empty()) return plan;
-  plan.branch_rows = on_device(branch_rows, device);
-  plan.stem_rows = on_device(stem_rows, device);
-  plan.branch_bounds = on_device(branch_bounds, device);
-  plan.stem_bounds = on_device(stem_bounds, device);
+  plan.branch_rows = at::tensor(branch_rows, ints.dtype(at::kLong));
+  plan.stem_rows = at::tensor(stem_rows, ints.dtype(at::kLong));
+  plan.branch_bounds = at::tensor(branch_bounds, ints);
+  plan.stem_bounds = at::tensor(stem_bounds, ints);
   return plan;
 }
 

@@ -54,14 +54,12 @@ at::Tensor rms_norm_backward(const NormGrad& in, at::Tensor& weight_grad) {
   return (in.d_sum_TH.defined() ? d + in_float(in.d_sum_TH) : d).to(in.x_TH.scalar_type());
 }
 
-// Rows of all heads as [T, heads, D]: queries and keys, or the queries, the keys or the values.
+// Rows of all heads as [T, heads, D]: queries and keys, and the values.
 struct Heads {
-  at::Tensor normed, queries, keys, values;
+  at::Tensor normed, values;
   Heads(const at::Tensor& qkv, const AttentionShape& s) {
     const at::Tensor all = qkv.view({qkv.size(0), s.num_heads + 2 * s.num_kv_heads, s.head_dim});
     normed = all.narrow(1, 0, s.num_heads + s.num_kv_heads);
-    queries = all.narrow(1, 0, s.num_heads);
-    keys = all.narrow(1, s.num_heads, s.num_kv_heads);
     values = all.narrow(1, s.num_heads + s.num_kv_heads, s.num_kv_heads);
   }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/cpu/attention.h"
+// Causal attention in blocks of queries, and of single tokens against a cache.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -12,17 +12,17 @@
 
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
+#include "tandem/model/kernel/cpu/cpu.h"
 #include "tandem/model/kernel/cpu/product/brgemm.h"
-#include "tandem/model/kernel/cpu/product/score_blocks.h"
 #include "tandem/model/kernel/cpu/product/gemm.h"
+#include "tandem/model/kernel/cpu/product/score_blocks.h"
+#include "tandem/model/kernel/cpu/row_loop.h"
 
 namespace tandem::model::kernel::cpu {
 namespace {
 
 constexpr int64_t kQueryRows = 128;  // query rows of one block
-
-template <class T>
-T* data_as(const at::Tensor& t) { return static_cast<T*>(t.data_ptr()); }
+constexpr int64_t kLaneTokens = 16;  // keys that lie side by side in a cache; its blocks hold multiples of them
 
 // Runs unit(i, local) for i < n on all threads, next free thread first: units differ a lot in length. Each thread has a
 // Local of its own, for buffers that outlive a unit.
@@ -384,8 +384,8 @@ struct Places {
 
 Places places_of(const PagedTokens& tokens) {
   const int64_t num_tokens = tokens.positions_T.numel(), width = tokens.block_tables_SB.size(1);
-  const int32_t* tables = data_as<int32_t>(tokens.block_tables_SB);
-  const int64_t *sequences = data_as<int64_t>(tokens.sequence_T), *positions = data_as<int64_t>(tokens.positions_T);
+  const int32_t* tables = pointer<int32_t>(tokens.block_tables_SB);
+  const int64_t *sequences = pointer<int64_t>(tokens.sequence_T), *positions = pointer<int64_t>(tokens.positions_T);
   Places places{{}, {positions, positions + num_tokens}};
   for (int64_t t = 0; t < num_tokens; ++t) places.block_tables.push_back(tables + sequences[t] * width);
   return places;
@@ -412,6 +412,10 @@ void attend_rows(const Forward& f, const Places& tokens, const std::vector<int64
     const int64_t head = query.kv_head * shape.group();
     row.paged_attention(cache, query, q[t] + head * D, shape.scale(), buffer, o[t] + head * D);
   });
+}
+
+std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape) {
+  return {num_blocks, shape.num_kv_heads, block_tokens, shape.head_dim};
 }
 
 // As the engine would have it: each branch in blocks of its own, with the stem's keys and values before its own.
@@ -480,7 +484,9 @@ void paged(const Forward& f, const Trees& whole, const Places& tokens, const Cac
   attend_rows<T>(f, tokens, left, cache);
 }
 
-}  // namespace
+std::shared_ptr<const PackedPlan> plan_packed(Trees trees, std::vector<TokenRun> own, at::Device) {
+  return std::make_shared<PackedPlan>(std::move(trees), std::move(own));
+}
 
 at::Tensor packed_attention(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape, at::Tensor* lse) {
   if (!multiplies(in.q_OQ.scalar_type(), shape)) return packed_attention(to(in, at::kFloat), plan, shape, lse).to(at::kBFloat16);
@@ -491,16 +497,14 @@ at::Tensor packed_attention(const AttentionRows& in, const PackedPlan& plan, con
     lse_out = lse->data_ptr<float>();
   }
   const Forward f{in.q_OQ, in.kv_TK, plan.own, shape, o, lse_out};
-  if (o.scalar_type() == at::kFloat) forward_units<float>(f, plan.trees);
-  else forward_units<Half>(f, plan.trees);
+  by_dtype(o, [&]<class T>(T) { forward_units<T>(f, plan.trees); });
   return o;
 }
 
 at::Tensor packed_attention_by_row(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape) {
   const at::Tensor o = at::empty({in.q_OQ.size(0), shape.q_width()}, in.q_OQ.options());
   const Forward f{in.q_OQ, in.kv_TK, plan.own, shape, o, nullptr};
-  if (o.scalar_type() == at::kFloat) by_row<float>(f, plan.trees);
-  else by_row<Half>(f, plan.trees);
+  by_dtype(o, [&]<class T>(T) { by_row<T>(f, plan.trees); });
   return o;
 }
 
@@ -514,12 +518,7 @@ void packed_attention_backward(const AttentionRows& in, const AttentionOutput& o
     return;
   }
   const Backward b{in, out, out.lse_ON.defined() ? out.lse_ON.data_ptr<float>() : nullptr, shape, d_in, plan.own};
-  if (in.q_OQ.scalar_type() == at::kFloat) backward_units<float>(b, plan.trees);
-  else backward_units<Half>(b, plan.trees);
-}
-
-std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape) {
-  return {num_blocks, shape.num_kv_heads, block_tokens, shape.head_dim};
+  by_dtype(in.q_OQ, [&]<class T>(T) { backward_units<T>(b, plan.trees); });
 }
 
 std::shared_ptr<const PagedPlan> plan_paged(PagedTokens tokens, at::Device) { return std::make_shared<PlacedPlan>(std::move(tokens)); }
@@ -532,9 +531,15 @@ at::Tensor paged_attention(const at::Tensor& qkv, const PagedPlan& any_plan, con
   const Forward f{qkv, {qkv, shape.q_width()}, all, shape, o, nullptr};
   const CacheMemory memory{cache.keys.data_ptr(), cache.values.data_ptr(), shape.num_kv_heads,
                            shape.head_dim,        cache.block_tokens,      shape.group()};
-  if (qkv.scalar_type() == at::kFloat) paged<float>(f, plan->tokens.whole, plan->places, memory);
-  else paged<Half>(f, plan->tokens.whole, plan->places, memory);
+  by_dtype(qkv, [&]<class T>(T) { paged<T>(f, plan->tokens.whole, plan->places, memory); });
   return o;
 }
+
+int64_t block_tokens(at::DeviceType) { return kLaneTokens; }
+
+}  // namespace
+
+const AttentionKernels kAttentionKernels = {plan_packed, packed_attention, packed_attention_by_row, packed_attention_backward, cache_shape,
+                                           kLaneTokens, block_tokens, plan_paged, nullptr, nullptr, paged_attention};
 
 }  // namespace tandem::model::kernel::cpu

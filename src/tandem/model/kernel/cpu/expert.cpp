@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/cpu/expert.h"
+#include "tandem/model/kernel/cpu/cpu.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/cpu/row.h"
+#include "tandem/model/kernel/cpu/cpu.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -57,14 +57,12 @@ Normed add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const at::Tens
   const int64_t T = x.size(0), H = x.size(1);
   Normed out{delta.defined() ? at::empty({T, H}, x.options()) : x, at::empty({T, H}, x.options()),
              at::empty({T}, x.options().dtype(at::kFloat))};
-  for_rows(T, H, [&](int64_t begin, int64_t end) {
-    by_dtype(x, [&]<class E>(E) {
-      const E *from = pointer<E>(x), *d = pointer<E>(delta), *w = pointer<E>(weight);
-      E *sum = pointer<E>(out.sum_TH), *y = pointer<E>(out.normed_TH);
-      float* r = out.rstd_T.data_ptr<float>();
-      for (int64_t t = begin; t < end; ++t)
-        row_table<E>().add_rms_norm(from + t * H, d ? d + t * H : nullptr, w, static_cast<float>(eps), H, sum + t * H, y + t * H, r + t);
-    });
+  for_rows_of(x, H, [&]<class E>(E, int64_t begin, int64_t end) {
+    const E *from = pointer<E>(x), *d = pointer<E>(delta), *w = pointer<E>(weight);
+    E *sum = pointer<E>(out.sum_TH), *y = pointer<E>(out.normed_TH);
+    float* r = out.rstd_T.data_ptr<float>();
+    for (int64_t t = begin; t < end; ++t)
+      row_table<E>().add_rms_norm(from + t * H, d ? d + t * H : nullptr, w, static_cast<float>(eps), H, sum + t * H, y + t * H, r + t);
   });
   return out;
 }
@@ -92,21 +90,19 @@ void for_normed_heads(const AttentionShape& shape, const Run& run) {
 NormedHeads head_norm(const at::Tensor& qkv, const at::Tensor& norms, double eps, const AttentionShape& shape) {
   const int64_t T = qkv.size(0), W = shape.width(), D = shape.head_dim, heads = shape.num_heads + shape.num_kv_heads;
   NormedHeads out{at::empty_like(qkv), at::empty({T, heads}, qkv.options().dtype(at::kFloat))};
-  for_rows(T, W, [&](int64_t begin, int64_t end) {
-    by_dtype(qkv, [&]<class E>(E) {
-      const E *from = pointer<E>(qkv), *weights = pointer<E>(norms);
-      E* to = pointer<E>(out.qkv_TW);
-      float* r = out.rstd_TN.data_ptr<float>();
-      for (int64_t t = begin; t < end; ++t) {
-        const E* x = from + t * W;
-        E* y = to + t * W;
-        for_normed_heads(shape, [&](int64_t h, int64_t n) {
-          row_table<E>().add_rms_norm(x + h * D, nullptr, weights + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
-                                      r + t * heads + h);
-        });
-        std::copy(x + heads * D, x + W, y + heads * D);
-      }
-    });
+  for_rows_of(qkv, W, [&]<class E>(E, int64_t begin, int64_t end) {
+    const E *from = pointer<E>(qkv), *weights = pointer<E>(norms);
+    E* to = pointer<E>(out.qkv_TW);
+    float* r = out.rstd_TN.data_ptr<float>();
+    for (int64_t t = begin; t < end; ++t) {
+      const E* x = from + t * W;
+      E* y = to + t * W;
+      for_normed_heads(shape, [&](int64_t h, int64_t n) {
+        row_table<E>().add_rms_norm(x + h * D, nullptr, weights + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
+                                    r + t * heads + h);
+      });
+      std::copy(x + heads * D, x + W, y + heads * D);
+    }
   });
   return out;
 }
@@ -133,16 +129,14 @@ at::Tensor rope(const at::Tensor& qkv, const at::Tensor& bias, const Rotation& r
   at::Tensor out = at::empty_like(qkv);
   const AttentionShape& shape = rotation.shape;
   const int64_t W = shape.width(), D = shape.head_dim;
-  for_rows(qkv.size(0), W, [&](int64_t begin, int64_t end) {
-    by_dtype(qkv, [&]<class T>(T) {
-      const T *x = pointer<T>(qkv), *b = pointer<T>(bias);
-      const float* angles = rotation.cos_sin_PD.data_ptr<float>();
-      const int64_t* position = rotation.positions_T.data_ptr<int64_t>();
-      T* y = pointer<T>(out);
-      for (int64_t t = begin; t < end; ++t)
-        row_table<T>().rope(x + t * W, b, angles + position[t] * D, shape.num_heads + 2 * shape.num_kv_heads,
-                            shape.num_heads + shape.num_kv_heads, D, forward ? 1.0f : -1.0f, y + t * W);
-    });
+  for_rows_of(qkv, W, [&]<class T>(T, int64_t begin, int64_t end) {
+    const T *x = pointer<T>(qkv), *b = pointer<T>(bias);
+    const float* angles = rotation.cos_sin_PD.data_ptr<float>();
+    const int64_t* position = rotation.positions_T.data_ptr<int64_t>();
+    T* y = pointer<T>(out);
+    for (int64_t t = begin; t < end; ++t)
+      row_table<T>().rope(x + t * W, b, angles + position[t] * D, shape.num_heads + 2 * shape.num_kv_heads,
+                          shape.num_heads + shape.num_kv_heads, D, forward ? 1.0f : -1.0f, y + t * W);
   });
   return out;
 }
@@ -157,12 +151,10 @@ void add_rows(at::Tensor& sums, const at::Tensor& d) {
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t T = gate_up.size(0), F = gate_up.size(1) / 2;
   at::Tensor out = at::empty({T, F}, gate_up.options());
-  for_rows(T, F, [&](int64_t begin, int64_t end) {
-    by_dtype(gate_up, [&]<class E>(E) {
-      const E* from = pointer<E>(gate_up);
-      E* to = pointer<E>(out);
-      for (int64_t t = begin; t < end; ++t) row_table<E>().swiglu(from + 2 * t * F, F, to + t * F);
-    });
+  for_rows_of(gate_up, F, [&]<class E>(E, int64_t begin, int64_t end) {
+    const E* from = pointer<E>(gate_up);
+    E* to = pointer<E>(out);
+    for (int64_t t = begin; t < end; ++t) row_table<E>().swiglu(from + 2 * t * F, F, to + t * F);
   });
   return out;
 }
@@ -170,11 +162,9 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 at::Tensor swiglu_backward(const at::Tensor& gate_up, const at::Tensor& d) {
   at::Tensor d_gate_up = at::empty_like(gate_up);
   const int64_t F = d.size(1);
-  for_rows(d.size(0), F, [&](int64_t begin, int64_t end) {
-    by_dtype(d, [&]<class T>(T) {
-      for (int64_t t = begin; t < end; ++t)
-        row_table<T>().swiglu_backward(pointer<T>(gate_up) + 2 * t * F, pointer<T>(d) + t * F, F, pointer<T>(d_gate_up) + 2 * t * F);
-    });
+  for_rows_of(d, F, [&]<class T>(T, int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      row_table<T>().swiglu_backward(pointer<T>(gate_up) + 2 * t * F, pointer<T>(d) + t * F, F, pointer<T>(d_gate_up) + 2 * t * F);
   });
   return d_gate_up;
 }
@@ -207,15 +197,13 @@ at::Tensor scale(const at::Tensor& x, const at::Tensor& factors) {
   const int64_t F = x.size(1);
   const float* w = factors.data_ptr<float>();
   at::Tensor out = at::empty_like(x);
-  for_rows(x.size(0), F, [&](int64_t begin, int64_t end) {
+  for_rows_of(x, F, [&]<class E>(E, int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(F));
-    by_dtype(x, [&]<class E>(E) {
-      for (int64_t r = begin; r < end; ++r) {
-        row_table<E>().to_float(pointer<E>(x) + r * F, F, row.data());
-        for (float& value : row) value *= w[r];
-        row_table<E>().from_float(row.data(), F, pointer<E>(out) + r * F);
-      }
-    });
+    for (int64_t r = begin; r < end; ++r) {
+      row_table<E>().to_float(pointer<E>(x) + r * F, F, row.data());
+      for (float& value : row) value *= w[r];
+      row_table<E>().from_float(row.data(), F, pointer<E>(out) + r * F);
+    }
   });
   return out;
 }
@@ -223,11 +211,9 @@ at::Tensor scale(const at::Tensor& x, const at::Tensor& factors) {
 at::Tensor dot(const at::Tensor& a, const at::Tensor& b) {
   const int64_t F = a.size(1);
   at::Tensor out = at::empty({a.size(0)}, a.options().dtype(at::kFloat));
-  for_rows(a.size(0), F, [&](int64_t begin, int64_t end) {
-    by_dtype(a, [&]<class E>(E) {
-      for (int64_t r = begin; r < end; ++r)
-        out.data_ptr<float>()[r] = row_table<E>().dot(pointer<E>(a) + r * F, pointer<E>(b) + r * F, F);
-    });
+  for_rows_of(a, F, [&]<class E>(E, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      out.data_ptr<float>()[r] = row_table<E>().dot(pointer<E>(a) + r * F, pointer<E>(b) + r * F, F);
   });
   return out;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tandem/base/check.h"
-#include "tandem/model/kernel/cpu/logit.h"
+#include "tandem/model/kernel/cpu/cpu.h"
 
 namespace tandem::model::kernel::cpu {
 namespace {

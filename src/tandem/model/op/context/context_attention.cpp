@@ -32,21 +32,6 @@ void scatter_sum(const Kernels& k, const at::Tensor& d, const ContextPlan& plan,
   at::Tensor(mine).copy_(padded.narrow(0, 0, mine.size(0)));
 }
 
-struct ContextStep final : Step {
-  const Kernels* kernels = nullptr;
-  std::shared_ptr<const ContextPlan> plan;
-  AttentionShape shape{};
-  variable_list apply(variable_list&& grads) override {
-    const at::Tensor &qkv = saved[0], &kv = saved[1];
-    const at::Tensor d_qkv = at::empty_like(qkv), d_kv = at::empty_like(kv);
-    const kernel::AttentionRows mine = columns_of(qkv, shape), d_mine = columns_of(d_qkv, shape);
-    kernels->attention().packed_backward({mine.q_OQ, kv}, {saved[2], saved[3], grad_of(grads, 0)}, *plan->packed, shape,
-                                         {d_mine.q_OQ, d_kv});
-    scatter_sum(*kernels, d_kv, *plan, d_mine.kv_TK);
-    return {d_qkv};
-  }
-};
-
 }  // namespace
 
 ContextPlan context_plan(const Kernels& k, kernel::Trees trees, const ContextParallel& parallel) {
@@ -69,20 +54,20 @@ ContextPlan context_plan(const Kernels& k, kernel::Trees trees, const ContextPar
 
 at::Tensor context_attention(const Kernels& k, const at::Tensor& qkv, std::shared_ptr<const ContextPlan> plan,
                              const AttentionShape& shape) {
-  const bool record = recording({qkv});
+  const bool records = recording({qkv});
   const kernel::AttentionRows mine = columns_of(plain(qkv), shape);
   const kernel::AttentionRows in{mine.q_OQ, gather_tokens(k, mine.kv_TK, *plan)};
   at::Tensor lse;
   at::Tensor o = k.parity() ? k.attention().packed_by_row(in, *plan->packed, shape)
-                            : k.attention().packed(in, *plan->packed, shape, record ? &lse : nullptr);
-  if (record) {
-    auto step = make_step<ContextStep>({qkv});
-    step->kernels = &k;
-    step->saved = {qkv.detach(), in.kv_TK, o.detach(), lse};
-    step->plan = std::move(plan);
-    step->shape = shape;
-    attach(o, step);
-  }
+                            : k.attention().packed(in, *plan->packed, shape, records ? &lse : nullptr);
+  if (records)
+    record({qkv}, {o}, [&k, qkv = qkv.detach(), kv = in.kv_TK, o = o.detach(), lse, plan = std::move(plan), shape](const Gradients& d) {
+      const at::Tensor d_qkv = at::empty_like(qkv), d_kv = at::empty_like(kv);
+      const kernel::AttentionRows d_mine = columns_of(d_qkv, shape);
+      k.attention().packed_backward({columns_of(qkv, shape).q_OQ, kv}, {o, lse, d[0]}, *plan->packed, shape, {d_mine.q_OQ, d_kv});
+      scatter_sum(k, d_kv, *plan, d_mine.kv_TK);
+      return Gradients{d_qkv};
+    });
   return o;
 }
 

@@ -68,40 +68,28 @@ void cut(const Stretch& s, int64_t most, std::vector<Piece>& pieces) {
   }
 }
 
-class Dealer {
- public:
-  explicit Dealer(int ranks) : cells_(static_cast<size_t>(ranks)), order_(cells_.size()) { share_.runs.resize(cells_.size()); }
-
-  // At most one piece for each rank.
-  void deal(std::vector<Piece> round) {
-    std::stable_sort(round.begin(), round.end(), [](const Piece& a, const Piece& b) { return a.cells > b.cells; });
-    std::iota(order_.begin(), order_.end(), size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return cells_[a] < cells_[b]; });
-    for (size_t i = 0; i < round.size(); ++i) {
-      std::vector<TokenRun>& runs = share_.runs[order_[i]];
-      runs.insert(runs.end(), round[i].runs.begin(), round[i].runs.end());
-      cells_[order_[i]] += round[i].cells;
-    }
+// At most one piece for each rank. `runs` and `cells` are by rank.
+void deal(std::vector<Piece> round, std::vector<std::vector<TokenRun>>& runs, std::vector<int64_t>& cells) {
+  std::stable_sort(round.begin(), round.end(), [](const Piece& a, const Piece& b) { return a.cells > b.cells; });
+  std::vector<size_t> order(cells.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return cells[a] < cells[b]; });
+  for (size_t i = 0; i < round.size(); ++i) {
+    std::vector<TokenRun>& to = runs[order[i]];
+    to.insert(to.end(), round[i].runs.begin(), round[i].runs.end());
+    cells[order[i]] += round[i].cells;
   }
+}
 
-  ContextShare share() && {
-    for (std::vector<TokenRun>& runs : share_.runs) {
-      std::sort(runs.begin(), runs.end(), [](const TokenRun& a, const TokenRun& b) { return a.begin < b.begin; });
-      std::vector<TokenRun> joined;
-      for (const TokenRun& run : runs) {
-        if (!joined.empty() && joined.back().begin + joined.back().length == run.begin) joined.back().length += run.length;
-        else joined.push_back(run);
-      }
-      runs = std::move(joined);
-    }
-    return std::move(share_);
+std::vector<TokenRun> joined(std::vector<TokenRun> runs) {
+  std::sort(runs.begin(), runs.end(), [](const TokenRun& a, const TokenRun& b) { return a.begin < b.begin; });
+  std::vector<TokenRun> joined;
+  for (const TokenRun& run : runs) {
+    if (!joined.empty() && joined.back().begin + joined.back().length == run.begin) joined.back().length += run.length;
+    else joined.push_back(run);
   }
-
- private:
-  ContextShare share_;
-  std::vector<int64_t> cells_;  // by rank
-  std::vector<size_t> order_;
-};
+  return joined;
+}
 
 }  // namespace
 
@@ -132,19 +120,22 @@ ContextShare context_share(const Trees& trees, int ranks) {
   int64_t num_tokens = 0;
   for (const Stretch& s : stretches) num_tokens += s.length;
   const int64_t piece = share_piece(num_tokens, ranks);
-  Dealer dealer(ranks);
+  ContextShare share;
+  share.runs.resize(static_cast<size_t>(ranks));
+  std::vector<int64_t> cells(share.runs.size());
   std::vector<Piece> small;
   for (const Stretch& s : stretches) {
-    if (s.length >= 2 * ranks * piece) dealer.deal(front_and_back(s, ranks));
+    if (s.length >= 2 * ranks * piece) deal(front_and_back(s, ranks), share.runs, cells);
     else cut(s, 2 * piece, small);
   }
   std::stable_sort(small.begin(), small.end(), [](const Piece& a, const Piece& b) { return a.tokens > b.tokens; });
   for (auto next = small.begin(); next != small.end();) {
     const auto end = next + std::min<ptrdiff_t>(ranks, small.end() - next);
-    dealer.deal({next, end});
+    deal({next, end}, share.runs, cells);
     next = end;
   }
-  return std::move(dealer).share();
+  for (std::vector<TokenRun>& runs : share.runs) runs = joined(std::move(runs));
+  return share;
 }
 
 }  // namespace tandem::model::op

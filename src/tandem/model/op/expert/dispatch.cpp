@@ -2,7 +2,7 @@
 #include "tandem/model/op/expert/dispatch.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 
 #include <numeric>
 #include <span>
@@ -18,10 +18,6 @@ void exchange(comm::Group& peers, const at::Tensor& rows, const std::vector<int6
     for (int64_t& n : *counts) n *= width;
   at::Tensor to = arrived;
   peers.all_to_all_v(rows, from_bytes, to, to_bytes);
-}
-
-at::Tensor on_device(std::vector<int64_t>& values, const at::Tensor& like) {
-  return at::from_blob(values.data(), {std::ssize(values)}, at::kLong).to(like.device(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 }  // namespace
@@ -65,8 +61,8 @@ void Dispatch::agree(const ExpertPlace& place) {
     received_.push_back(static_cast<int64_t>(arrival.size() - before));
   }
   for (size_t i = 0; i < arrival.size(); ++i) departure[static_cast<size_t>(arrival[i])] = static_cast<int64_t>(i);
-  arrival_ = on_device(arrival, sorted_.row_N);
-  departure_ = on_device(departure, sorted_.row_N);
+  arrival_ = at::tensor(arrival, sorted_.row_N.options());
+  departure_ = at::tensor(departure, sorted_.row_N.options());
 }
 
 at::Tensor Dispatch::send(const at::Tensor& rows) const {

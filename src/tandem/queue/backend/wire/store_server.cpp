@@ -27,8 +27,6 @@ int64_t random_secret() {
 
 }  // namespace
 
-StoreServer::StoreServer(const Store& store, const std::string& address) : StoreServer(store, address, comm::make_keys()) {}
-
 StoreServer::StoreServer(const Store& store, const std::string& address, const comm::ServerKeys& keys)
     : store_(store),
       endpoint_(comm::Endpoint::at(address, keys)),

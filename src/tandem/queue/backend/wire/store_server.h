@@ -25,7 +25,7 @@ namespace tandem::queue::wire {
 /// Errors     UserError for an address that it cannot have.
 class StoreServer {
  public:
-  StoreServer(const Store& store, const std::string& address);
+  StoreServer(const Store& store, const std::string& address, const comm::ServerKeys& keys = comm::make_keys());
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -37,7 +37,6 @@ class StoreServer {
   int64_t bytes_lent() const { return bytes_lent_; }
 
  private:
-  StoreServer(const Store& store, const std::string& address, const comm::ServerKeys& keys);
   void serve();
   std::vector<std::byte> answer(std::span<const std::byte> request);
 
