@@ -107,6 +107,12 @@ std::string Regex::Scan::text(size_t index) const {
   return span.begin > span.end ? std::string() : std::string(state_->text.substr(span.begin, span.end - span.begin));
 }
 
+bool Regex::may_match_nothing() const {
+  uint32_t may = 0;
+  TANDEM_CHECK(pcre2_pattern_info(code_->compiled, PCRE2_INFO_MATCHEMPTY, &may) == 0, "no facts about a pattern");
+  return may != 0;
+}
+
 bool Regex::found_in(std::string_view text) const {
   std::string repaired;
   if (!is_utf8(text)) text = repaired = repair_utf8(text);

@@ -50,6 +50,12 @@ class Regex {
     std::unique_ptr<State> state_;
   };
 
+  /// Calls found(begin, end) for every match from left to right. `text` must be valid UTF-8.
+  template <class Found>
+  void each_match(std::string_view text, Found found) const {
+    for (Scan scan(*this, text); scan.next();) found(scan.group().begin, scan.group().end);
+  }
+  bool may_match_nothing() const;  ///< whether there is a text of which it matches an empty part
   /// False, too, if the search gives up after too many steps. A text and a pattern give a verdict, never an error.
   bool found_in(std::string_view text) const;
   /// The text with by(match) in place of each match, a Scan that stands there. `text` must be valid UTF-8.

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "tandem/base/error.h"
-#include "tandem/text/pipeline/char_set.h"
+#include "tandem/text/pipeline/split_pattern.h"
 #include "tandem/text/regex.h"
 
 namespace tandem::text {
@@ -48,10 +48,11 @@ TEST(Regex, AnEndlessSearchFindsNothingAndIsAnErrorOfAScan) {
 }
 
 TEST(CharSet, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
-  EXPECT_TRUE(CharSet::space().contains(0x85));
-  EXPECT_TRUE(CharSet::space().contains(0x3000));
-  EXPECT_FALSE(CharSet::space().contains(0x180E));
-  EXPECT_FALSE(CharSet::space().complement().contains(0x2028));
+  const Regex space = compile({R"(\s)", true, "test"}), other = compile({R"(\S)", true, "test"});
+  EXPECT_TRUE(space.found_in("\u0085"));
+  EXPECT_TRUE(space.found_in("\u3000"));
+  EXPECT_FALSE(space.found_in("\u180E"));
+  EXPECT_FALSE(other.found_in("\u2028"));
 }
 
 TEST(Unicode, NormalisingAroundMarksIsNormalisingTheWhole) {

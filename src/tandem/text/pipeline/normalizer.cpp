@@ -15,11 +15,11 @@ void check_room(size_t bytes, size_t most) {
                     std::to_string(kMostGrowth) + " times what it was", "expected steps that let a text be about as long as it is");
 }
 
-std::string replaced(std::string_view text, const SplitAutomaton& automaton, std::string_view content, size_t most) {
+std::string replaced(std::string_view text, const Regex& pattern, std::string_view content, size_t most) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   size_t begin = 0;
-  automaton.each_match(text, [&](size_t from, size_t to) {
+  pattern.each_match(text, [&](size_t from, size_t to) {
     out.append(text.substr(begin, from - begin));
     check_room(out.size() + content.size(), most);
     out += content;
@@ -31,16 +31,9 @@ std::string replaced(std::string_view text, const SplitAutomaton& automaton, std
 
 }  // namespace
 
-SplitAutomaton compile(const TextPattern& pattern) {
-  constexpr size_t kMostLiteral_bytes = 10'000;
-  if (!pattern.regex && pattern.text.size() > kMostLiteral_bytes)
-    throw UserError(pattern.where, "is longer than " + std::to_string(kMostLiteral_bytes) + " bytes", "expected a shorter text");
-  return {pattern.regex ? parse_pattern(pattern.text, pattern.where) : literal_pattern(pattern.text), pattern.where};
-}
-
 Normalizer::Normalizer(std::vector<NormalizeStep> steps) : steps_(std::move(steps)) {
   for (const NormalizeStep& step : steps_)
-    automata_.push_back(step.kind == NormalizeStep::Kind::kReplace ? std::optional(compile(step.pattern)) : std::nullopt);
+    patterns_.push_back(step.kind == NormalizeStep::Kind::kReplace ? std::optional(compile(step.pattern)) : std::nullopt);
 }
 
 std::string_view Normalizer::apply(std::string_view text, std::string& store) const {
@@ -51,7 +44,7 @@ std::string_view Normalizer::apply(std::string_view text, std::string& store) co
     if (step.kind == NormalizeStep::Kind::kNfc && is_nfc(text)) continue;
     std::string next = step.kind == NormalizeStep::Kind::kNfc       ? nfc(text)
                        : step.kind == NormalizeStep::Kind::kPrepend ? step.content + std::string(text)
-                                                                    : replaced(text, *automata_[i], step.content, most);
+                                                                    : replaced(text, *patterns_[i], step.content, most);
     check_room(next.size(), most);
     store = std::move(next);
     text = store;

@@ -7,17 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tandem/text/pipeline/split_automaton.h"
+#include "tandem/text/pipeline/split_pattern.h"
 
 namespace tandem::text {
-
-/// What to look for: a text, or a regular expression.
-struct TextPattern {
-  std::string text;
-  bool regex = false;
-  std::string where;  ///< named in errors
-};
-SplitAutomaton compile(const TextPattern& pattern);
 
 struct NormalizeStep {
   enum class Kind {
@@ -45,7 +37,7 @@ class Normalizer {
 
  private:
   std::vector<NormalizeStep> steps_;
-  std::vector<std::optional<SplitAutomaton>> automata_;  // of each step; only kReplace has one
+  std::vector<std::optional<Regex>> patterns_;  // of each step; only kReplace has one
 };
 
 }  // namespace tandem::text

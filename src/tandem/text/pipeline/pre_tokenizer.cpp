@@ -11,7 +11,7 @@ using Behavior = PreTokenizeStep::Behavior;
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizeStep> steps) : steps_(std::move(steps)) {
   for (const PreTokenizeStep& step : steps_)
-    automata_.push_back(step.kind == StepKind::kPrefix ? std::nullopt : std::optional(compile(step.pattern)));
+    patterns_.push_back(step.kind == StepKind::kPrefix ? std::nullopt : std::optional(compile(step.pattern)));
 }
 
 void PreTokenizer::run(size_t step, std::string_view text, bool first, const Take& take) const {
@@ -28,7 +28,7 @@ void PreTokenizer::run(size_t step, std::string_view text, bool first, const Tak
     changed.append(s.content).append(text);
   } else {
     size_t begin = 0;
-    automata_[step]->each_match(text, [&](size_t from, size_t to) {
+    patterns_[step]->each_match(text, [&](size_t from, size_t to) {
       changed.append(text.substr(begin, from - begin)).append(s.content);
       begin = to;
     });
@@ -49,7 +49,7 @@ void PreTokenizer::split_apart(size_t step, std::string_view text, bool first, c
       run(step + 1, text.substr(from, to - from), first && from == 0, take);
   };
   size_t begin = 0;
-  automata_[step]->each_match(text, [&](size_t from, size_t to) {
+  patterns_[step]->each_match(text, [&](size_t from, size_t to) {
     if (gaps) give(begin, from);
     if (matches) give(from, to);
     begin = to;
@@ -61,7 +61,7 @@ void PreTokenizer::split_merging(size_t step, std::string_view text, bool first,
   const PreTokenizeStep& s = steps_[step];
   std::vector<Part> parts;
   size_t begin = 0;
-  automata_[step]->each_match(text, [&](size_t from, size_t to) {
+  patterns_[step]->each_match(text, [&](size_t from, size_t to) {
     if (from > begin) parts.push_back({begin, from, s.invert});
     parts.push_back({from, to, !s.invert});
     begin = to;

@@ -52,7 +52,7 @@ class PreTokenizer {
   void split_merging(size_t step, std::string_view text, bool first, const Take& take) const;
 
   std::vector<PreTokenizeStep> steps_;
-  std::vector<std::optional<SplitAutomaton>> automata_;
+  std::vector<std::optional<Regex>> patterns_;  // of each step; a prefix has none
 };
 
 }  // namespace tandem::text
