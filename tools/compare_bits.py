@@ -96,10 +96,10 @@ def compare_tokens(trees, models, out):
     (out / "prompts.jsonl").write_text("".join(json.dumps({"prompt_ids": ids}) + "\n" for ids in ([5, 9, 2, 11], [7], list(range(3, 40)))))
     same = {}
     # Without --parity the products that were fastest at the start compute, which a busy machine changes.
-    flags = ["--input", out / "prompts.jsonl", "--n", "3", "--max-new-tokens", "24", "--logprobs", "--seed", "3", "--threads", "1", "--parity"]
+    flags = ["--input", out / "prompts.jsonl", "--n", "3", "--max-new-tokens", "24", "--logprobs", "--seed", "3"]
     for model in MODELS:
-        said = [subprocess.run([tree / "build/release/tandem", "generate", "--model", models / model, *flags], capture_output=True, text=True)
-                for tree in trees]
+        said = [subprocess.run([tree / "build/release/tandem", "generate", "--model", models / model, *flags, "--parity", "--threads", "1"],
+                               capture_output=True, text=True) for tree in trees]
         same[model] = said[0].stdout == said[1].stdout and len(said[0].stdout.splitlines()) == 3
     print(json.dumps({"tokens": same}), flush=True)
     return all(same.values())
