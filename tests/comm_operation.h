@@ -5,11 +5,21 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <array>
 #include <vector>
 
 #include "tandem/comm/group.h"
 
 namespace tandem::comm {
+
+enum class Operation { kBarrier, kBroadcast, kAllReduce, kAllGather, kReduceScatter, kAllToAllV, kSend, kReceive, kSplit };
+inline constexpr int kNumOperations = 9;
+/// As errors name it, such as `all_reduce`.
+inline const char* operation_name(Operation operation) {
+  constexpr std::array<const char*, kNumOperations> kNames = {"barrier",      "broadcast", "all_reduce", "all_gather", "reduce_scatter",
+                                                              "all_to_all_v", "send",      "receive",    "split"};
+  return kNames[static_cast<size_t>(operation)];
+}
 
 /// Whether the result is right, so that a fault that only spoils numbers shows. send and receive are one: a ring.
 inline bool operation_is_right(Group& g, Operation operation) {

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "../counting_group.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
@@ -250,10 +251,10 @@ inline void threads_use_groups_of_their_own(Group& g) {
   other.join();
 }
 
-inline void traffic_is_what_the_formula_says(Group& g) {
+inline void traffic_is_what_the_formula_says(Group& any) {
+  test::CountingGroup g(any);
   const int64_t n = g.size(), b = 4000;
   at::Tensor part = at::zeros({1000}, at::kFloat), all = at::zeros({n * 1000}, at::kFloat);
-  g.reset_traffic();
   for (int i = 0; i < 2; ++i) {
     g.barrier();
     g.broadcast(part, 0);
@@ -268,7 +269,7 @@ inline void traffic_is_what_the_formula_says(Group& g) {
   for (int r = 0; r < g.size(); ++r) out.push_back(g.rank() * 10 + r), in.push_back(r * 10 + g.rank());
   g.all_to_all_v(from, out, to, in);
   const int64_t to_others = g.rank() * 10 * (n - 1) + n * (n - 1) / 2 - g.rank();
-  const std::array<Traffic::Count, kNumOperations> expected = {{{2, 0},                                      // barrier
+  const std::array<test::Traffic::Count, kNumOperations> expected = {{{2, 0},                                      // barrier
                                                                 {2, g.rank() == 0 ? 2 * b * (n - 1) : 0},    // broadcast
                                                                 {2, 2 * (2 * b * (n - 1) / n)},              // all_reduce
                                                                 {2, 2 * b * (n - 1)},                        // all_gather
@@ -280,7 +281,7 @@ inline void traffic_is_what_the_formula_says(Group& g) {
   int64_t sum = 0;
   for (int op = 0; op < kNumOperations; ++op) {
     const auto operation = static_cast<Operation>(op);
-    const Traffic::Count& count = g.traffic().of(operation);
+    const test::Traffic::Count& count = g.traffic().of(operation);
     EXPECT_EQ(count.calls, expected[static_cast<size_t>(op)].calls) << operation_name(operation);
     EXPECT_EQ(count.bytes, expected[static_cast<size_t>(op)].bytes) << operation_name(operation);
     sum += count.bytes;

@@ -100,7 +100,7 @@ algo::LossScope scope_of(const json& mask) {
 algo::Algorithm algorithm_of(const json& config, const json& mask) {
   algo::Algorithm algorithm;
   if (config.value("loss", "") != "geo_mean")  // which is a mean over sequences, whatever else is asked for
-    algorithm.aggregation = algo::aggregation_of(config.value("agg", "token-mean"));
+    algorithm.aggregation = algo::algorithm_of({.aggregation = config.value("agg", "token-mean")}).aggregation;
   const bool has_scale = config.contains("loss_scale_factor") && !config["loss_scale_factor"].is_null();
   algorithm.scale_tokens = has_scale ? config["loss_scale_factor"].get<double>() : static_cast<double>(mask[0].size());
   return algorithm;
@@ -191,7 +191,7 @@ void policy_loss_case(const json& c, Report& report) {
   algo::PolicyLossInput in = loss_input(c["inputs"], "old_logprob");
   algo::Algorithm algorithm = algorithm_of(config, c["inputs"]["mask"]);
   const std::string loss = config["loss"];
-  algorithm.surrogate = algo::surrogate_of(loss == "vanilla" ? "clip" : loss == "geo_mean" ? "gmpo" : loss);
+  algorithm.surrogate = algo::algorithm_of({.loss = loss == "vanilla" ? "clip" : loss == "geo_mean" ? "gmpo" : loss}).surrogate;
   algorithm.clip = {config.value("clip_ratio_low", 0.0), config.value("clip_ratio_high", 0.0), config.value("clip_ratio_c", 0.0)};
   algorithm.sapo = {config.value("tau_pos", 1.0), config.value("tau_neg", 1.0)};
   const algo::PolicyLoss seen = algo::policy_loss(in, algorithm);
@@ -346,7 +346,7 @@ void kl_case(const json& c, Report& report) {
     std::vector<double> seen;  // of each token: the penalty of that token alone
     for (int64_t t = 0; t < ratio_T.numel(); ++t) {
       algo::Algorithm one;
-      one.kl_estimator = algo::kl_estimator_of(config["estimator"]);
+      one.kl_estimator = algo::algorithm_of({.kl_estimator = config["estimator"]}).kl_estimator;
       one.kl_coef = 1;
       one.aggregation = algo::Aggregation::kTokenSum;
       auto only = [t](const at::Tensor& all) { return all.narrow(0, t, 1); };
@@ -358,7 +358,7 @@ void kl_case(const json& c, Report& report) {
   }
   const algo::LossScope scope = scope_of(in["mask"]);
   algo::Algorithm algorithm = algorithm_of(config, in["mask"]);
-  algorithm.kl_estimator = algo::kl_estimator_of(config["estimator"]);
+  algorithm.kl_estimator = algo::algorithm_of({.kl_estimator = config["estimator"]}).kl_estimator;
   algorithm.kl_coef = 1;
   algorithm.kl_cut = 10;
   const at::Tensor logprobs_T = tensor(in["logprob"]).requires_grad_(), reference_T = tensor(in["ref_logprob"]);

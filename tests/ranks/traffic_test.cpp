@@ -7,10 +7,12 @@
 
 #include <mutex>
 
+#include "../counting_group.h"
 #include "../tiny_model.h"
+#include "training_traffic.h"
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
-#include "tandem/planner/traffic.h"
+#include "tandem/planner/memory.h"
 #include "tandem/train/passes.h"
 #include "tandem/train/trainer.h"
 
@@ -48,7 +50,7 @@ std::vector<at::Tensor> routes_of(const model::ModelConfig& config, const Sequen
 
 // What a rank has of a step.
 struct Mine {
-  std::vector<planner::PassTraffic> passes;
+  std::vector<test::PassTraffic> passes;
   std::vector<int64_t> rows_to;           // by EP index: rows of this rank's tokens to its experts
   std::map<std::string, int64_t> counted;
 };
@@ -56,7 +58,7 @@ struct Mine {
 Mine passes_of(const std::vector<MicroBatch>& batches) {
   Mine mine;
   for (const MicroBatch& batch : batches) {
-    planner::PassTraffic p{batch.tokens.ids_T.numel(), batch.tokens.rows_R.numel(), batch.tokens.ids_T.numel(),
+    test::PassTraffic p{batch.tokens.ids_T.numel(), batch.tokens.rows_R.numel(), batch.tokens.ids_T.numel(),
                            batch.tokens.rows_R.numel()};
     if (batch.parallel.group) p.most_tokens = batch.parallel.share.most_tokens();
     for (const auto& responses : batch.responses_by_rank) p.most_wanted = std::max(p.most_wanted, std::ssize(responses));
@@ -96,18 +98,23 @@ std::vector<int64_t> rows_to(const std::vector<MicroBatch>& batches, std::span<c
   return to;
 }
 
-std::map<std::string, int64_t> counts(comm::Mesh& mesh, const Trainer& trainer) {
-  std::map<std::string, int64_t> bytes = trainer.optimizer().gradient_bytes();
-  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEtp, Axis::kData,
-                    Axis::kExpertData}) bytes[axis_name(axis)] += mesh.along(axis).traffic().bytes();
-  bytes["ep"] = mesh.along(Axis::kEp).traffic().of(comm::Operation::kAllToAllV).bytes;
+// By axis: its own group's, and those of the group that sums gradients along it.
+std::map<std::string, int64_t> counts(test::CountingGroup& world) {
+  std::map<std::string, int64_t> bytes;
+  for (const auto& [axis, sums] : {std::pair("data", "data gradients"), std::pair("expert_data", "expert gradients"),
+                                   std::pair("tp", "tp gradients"), std::pair("tied", "tied gradients")})
+    bytes[axis] = world.traffic_of(sums).bytes();
+  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEtp, Axis::kData, Axis::kExpertData})
+    bytes[axis_name(axis)] += world.traffic_of(axis_name(axis)).bytes();
+  bytes["ep"] = world.traffic_of(axis_name(Axis::kEp)).of(comm::Operation::kAllToAllV).bytes;
   std::erase_if(bytes, [](const auto& entry) { return entry.second == 0; });
   return bytes;
 }
 
-Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::Group& world, const Sequences& tokens,
+Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::Group& all_ranks, const Sequences& tokens,
           std::span<const at::Tensor> routes) {
   device::set_compute_threads(1);
+  test::CountingGroup world(all_ranks);
   comm::Mesh mesh(world, model::mesh_sizes(layout));
   const model::RankPlace place = model::place_in(layout, mesh);
   device::Arena arena("device");
@@ -132,9 +139,9 @@ Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::G
   share_micro_batches(decoder, batches);
   Mine mine = passes_of(batches);
   if (!routes.empty()) mine.rows_to = rows_to(batches, my_routes, config, place);
-  for (int axis = 0; axis < comm::kNumAxes; ++axis) mesh.along(static_cast<Axis>(axis)).reset_traffic();
+  world.reset();
   trainer.supervised_step(rows, 1e-3);
-  mine.counted = counts(mesh, trainer);
+  mine.counted = counts(world);
   return mine;
 }
 
@@ -151,7 +158,7 @@ void expect_formula(const model::ModelConfig& config, const std::string& text) {
   int64_t total = 0;
   for (int rank = 0; rank < layout.world(); ++rank) {
     const Mine& mine = all[static_cast<size_t>(rank)];
-    planner::RoutedRows routed;
+    test::RoutedRows routed;
     const int expert_ranks = layout.ep * layout.expert_tp(), me = layout.ep_rank(rank);
     for (int peer = 0; peer < layout.world() && layout.ep > 1; ++peer) {
       const bool together = peer / expert_ranks == rank / expert_ranks && layout.etp_rank(peer) == layout.etp_rank(rank);
@@ -159,7 +166,7 @@ void expect_formula(const model::ModelConfig& config, const std::string& text) {
       routed.out += mine.rows_to[static_cast<size_t>(layout.ep_rank(peer))];
       routed.in += all[static_cast<size_t>(peer)].rows_to[static_cast<size_t>(me)];
     }
-    EXPECT_EQ(mine.counted, planner::training_traffic(plan, rank, mine.passes, routed)) << "rank " << rank;
+    EXPECT_EQ(mine.counted, test::training_traffic(plan, rank, mine.passes, routed)) << "rank " << rank;
     for (const auto& [axis, bytes] : mine.counted) total += bytes;
   }
   EXPECT_GT(total, 0);

@@ -197,9 +197,6 @@ Options named_algorithm(const std::string& name) {
   }
   return value_of(algorithms(), name, "algo.name");
 }
-Surrogate surrogate_of(const std::string& word) { return value_of(kSurrogates, word, "algo.loss"); }
-KlEstimator kl_estimator_of(const std::string& word) { return value_of(kKlEstimators, word, "algo.kl_estimator"); }
-Aggregation aggregation_of(const std::string& word) { return value_of(kAggregations, word, "algo.aggregation"); }
 
 Options resolved_correction(Options o, Corrects how) {
   if (o.correction != "auto") return o;
@@ -217,14 +214,14 @@ Algorithm algorithm_of(const Options& given) {
   algorithm.lambda = o.lambda;
   algorithm.whitens = o.whiten == "on" || (o.whiten == "auto" && is_whitened(algorithm.advantage));
   algorithm.whiten_floor = o.whiten_floor;
-  algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : surrogate_of(o.loss);
+  algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : value_of(kSurrogates, o.loss, "algo.loss");
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
   if (o.clip_dual > 0 && o.clip_dual <= 1)
     throw UserError("algo.clip_dual", join_text("is ", o.clip_dual, ", which takes the gradient of fresh samples away"), "above 1, or 0");
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;
   algorithm.kl_in_reward = o.kl_in_reward;
-  algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
+  algorithm.kl_estimator = value_of(kKlEstimators, o.kl_estimator, "algo.kl_estimator");
   algorithm.kl_cut = o.kl_cut;
   algorithm.kl_weighted = o.kl_weighted;
   algorithm.entropy_coef = o.entropy_coef;
@@ -240,7 +237,7 @@ Algorithm algorithm_of(const Options& given) {
   algorithm.off_policy_delta = o.off_policy_delta;
   algorithm.mask_truncated = o.mask_truncated;
   algorithm.updates = {o.mini_batches, o.epochs, o.max_kl};
-  algorithm.aggregation = aggregation_of(o.aggregation);
+  algorithm.aggregation = value_of(kAggregations, o.aggregation, "algo.aggregation");
   algorithm.scale_tokens = o.scale_tokens;
   return algorithm;
 }

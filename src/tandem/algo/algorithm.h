@@ -94,9 +94,4 @@ Options resolved_correction(Options options, Corrects how);
 /// A correction of auto is none. Errors: UserError for an unknown word.
 Algorithm algorithm_of(const Options& options);
 
-/// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
-Surrogate surrogate_of(const std::string& word);
-KlEstimator kl_estimator_of(const std::string& word);
-Aggregation aggregation_of(const std::string& word);
-
 }  // namespace tandem::algo

@@ -108,10 +108,6 @@ const SafetensorsFile& ModelDir::file_with(const std::string& name) const {
 const TensorEntry& ModelDir::entry(const std::string& name) const { return file_with(name).tensors().at(name); }
 at::Tensor ModelDir::tensor(const std::string& name) const { return file_with(name).view(name); }
 
-at::Tensor ModelDir::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
-  return file_of_shape(name, shape).view(name);
-}
-
 const SafetensorsFile& ModelDir::file_of_shape(const std::string& name, const std::vector<int64_t>& shape) const {
   const SafetensorsFile& file = file_with(name);
   const std::vector<int64_t>& held = file.tensors().at(name).shape;

@@ -25,18 +25,15 @@ class ModelDir {
   explicit ModelDir(const std::string& directory);
 
   const std::string& path() const { return path_; }
-  const nlohmann::json& config() const { return config_; }
   bool contains(const std::string& name) const { return file_of_.count(name) > 0; }
   std::vector<std::string> names() const;
   /// Dtype, shape and place without touching the data. Errors: as tensor().
   const TensorEntry& entry(const std::string& name) const;
   /// Errors: UserError if absent, with the nearest name.
   at::Tensor tensor(const std::string& name) const;
-  /// Errors: also if the shape differs from `shape`.
-  at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
   /// Copies a box of a tensor into `to` (contiguous), of any float dtype; reads the bytes of that box alone. Block-scaled float8 (as
   /// DeepSeek-V3 is stored: NAME_scale_inv has a factor per block of quantization_config.weight_block_size) is multiplied out.
-  /// Errors: as tensor(); UserError if a float8 tensor has no scales of the right shape.
+  /// Errors: as tensor(); UserError if the shape is another, or a float8 tensor has no scales of the right shape.
   void read(const TensorSpec& spec, at::Tensor to) const;
   /// What read() has read so far, and the size of all files of weights.
   int64_t bytes_read() const;

@@ -179,7 +179,7 @@ void CheckpointWriter::make_room() const {
   }
 }
 
-// Under a name that find_latest ignores, so that an interrupted removal leaves no half checkpoint.
+// Under a name that newest_first ignores, so that an interrupted removal leaves no half checkpoint.
 void CheckpointWriter::remove(const CheckpointPlace& place) {
   std::error_code failed;
   const std::string doomed = place.path + ".old.tmp";
@@ -269,14 +269,6 @@ std::optional<CheckpointPlace> first_whole(const std::string& root, const std::v
   if (!faults.empty())
     throw UserError(root, "no checkpoint is whole: " + faults, "one of them restored, or another --run-dir to start anew");
   return std::nullopt;
-}
-
-std::optional<CheckpointPlace> find_latest(const std::string& root) {
-  return first_whole(root, newest_first(root), [](const CheckpointPlace& place) {
-    const std::string fault = readable_fault(place.path);
-    if (!fault.empty()) log::warning(place.path, ": passed over, ", fault);
-    return fault;
-  });
 }
 
 }  // namespace tandem::checkpoint

@@ -64,11 +64,6 @@ class CheckpointWriter {
   std::optional<int64_t> whole_step_;  // of the last commit, or of a resume
 };
 
-/// The newest checkpoint under `root` whose files all match their manifest; damaged ones are passed over with a warning.
-/// nullopt if there is none at all. Errors: UserError if there are some and none is whole, if the manifest of the newest has a newer
-/// format, or if `root` cannot be listed.
-std::optional<CheckpointPlace> find_latest(const std::string& root);
-
 /// What is wrong with a committed checkpoint, where only this share of the files is read; "" if nothing. Errors: UserError for a
 /// manifest of a newer format.
 std::string manifest_fault(const std::string& checkpoint, const Share& share = {});
@@ -78,7 +73,8 @@ std::string readable_fault(const std::string& checkpoint, const Share& share = {
 
 /// All of `root`, the newest first, whole or not. Errors: UserError if it cannot be listed.
 std::vector<CheckpointPlace> newest_first(const std::string& root);
-/// The same as find_latest among `places`, whose faults `fault_of` tells.
+/// The first of `places` without a fault, as `fault_of` tells; nullopt if there are none. Errors: UserError if there are some and none is
+/// whole.
 std::optional<CheckpointPlace> first_whole(const std::string& root, const std::vector<CheckpointPlace>& places,
                                            const std::function<std::string(const CheckpointPlace&)>& fault_of);
 

@@ -181,23 +181,17 @@ class Runs {
 
 }  // namespace
 
-// Either a mapping of the file or a copy of bytes given.
 struct SafetensorsFile::Mapping {
   const std::byte* bytes = nullptr;
   size_t size = 0;
-  Descriptor file;  // none where the bytes were given
-  std::vector<std::byte> owned;
+  Descriptor file;
   std::atomic<int64_t> bytes_read = 0;
   ~Mapping() {
-    if (file.is_open() && size > 0) ::munmap(const_cast<std::byte*>(bytes), size);
+    if (size > 0) ::munmap(const_cast<std::byte*>(bytes), size);
   }
   // Past the mapping, whose pages would count as memory of the process and cost a fault each.
   void read(int64_t from, std::span<std::byte> to, const std::string& path) {
     bytes_read += std::ssize(to);
-    if (!file.is_open()) {
-      std::memcpy(to.data(), bytes + from, to.size());
-      return;
-    }
     while (!to.empty()) {
       const ssize_t count = ::pread(file.number(), to.data(), to.size(), from);
       if (count < 0 && errno == EINTR) continue;
@@ -219,14 +213,6 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
     mapping_->bytes = static_cast<const std::byte*>(address);
     mapping_->size = size;
   }
-  parse();
-}
-
-SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::string& name)
-    : path_(name), mapping_(std::make_shared<Mapping>()) {
-  mapping_->owned.assign(bytes.begin(), bytes.end());
-  mapping_->bytes = mapping_->owned.data();
-  mapping_->size = mapping_->owned.size();
   parse();
 }
 
@@ -363,15 +349,6 @@ void write_safetensors(DurableFile& file, std::vector<TensorInfo> tensors, const
                  "tensor ", t.name, " of ", file.path(), " must be contiguous on the CPU, as announced");
     file.append(std::span(static_cast<const std::byte*>(values.data_ptr()), values.nbytes()));
   }
-}
-
-void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
-  DurableFile file(path);
-  write_safetensors(file, std::move(infos), [&](const std::string& name) { return tensors.at(name); }, metadata);
-  file.commit();
 }
 
 }  // namespace tandem::checkpoint

@@ -32,8 +32,6 @@ struct TensorEntry {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
-  /// Validates a file already in memory; `name` is used in errors. The bytes are copied.
-  SafetensorsFile(std::span<const std::byte> bytes, const std::string& name);
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -77,9 +75,6 @@ void sort_for_file(std::vector<TensorInfo>& tensors);
 /// Writes header and values to an open file, asking for each tensor in the order of the file. Holds one tensor at a time.
 /// Errors: as DurableFile, and what `source` throws.
 void write_safetensors(DurableFile& file, std::vector<TensorInfo> tensors, const TensorSource& source,
-                       const std::map<std::string, std::string>& metadata = {});
-/// Writes a whole file of tensors (contiguous, on the CPU). Errors: as DurableFile.
-void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace tandem::checkpoint

@@ -16,8 +16,6 @@
 namespace tandem::comm {
 namespace {
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
-
 at::Tensor host_room(const at::Tensor& like) { return at::empty(like.sizes(), like.scalar_type()); }
 
 /// By way of the CPU: what `operation` leaves in `host` goes into `tensor`.
@@ -56,7 +54,6 @@ Group::Group(std::string name, int rank, std::vector<int> world_ranks, at::Devic
     : name_(std::move(name)), rank_(rank), world_ranks_(std::move(world_ranks)), device_(device) {}
 
 void Group::barrier() {
-  count(Operation::kBarrier, 0);
   const Waiting waiting(is_one_worker_);
   do_barrier();
 }
@@ -71,7 +68,6 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   }
   check_movable(tensor, way->device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
-  count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
   const Waiting waiting(is_one_worker_);
   way->do_broadcast(tensor, root);
 }
@@ -80,7 +76,6 @@ void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
   Group* const way = way_of(tensor);
   if (!way) return by_host(tensor, tensor.cpu(), [&](at::Tensor& host) { all_reduce(host, op); });
   check_movable(tensor, way->device_, "all_reduce");
-  count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
   const Waiting waiting(is_one_worker_);
   way->do_all_reduce(tensor, op);
 }
@@ -89,7 +84,6 @@ void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
   Group* const way = way_of(in);
   if (!way) return by_host(out, host_room(out), [&](at::Tensor& host) { all_gather(host, in.cpu()); });
   way->check_blocks(out, in, "all_gather");
-  count(Operation::kAllGather, bytes_of(in) * (size() - 1));
   const Waiting waiting(is_one_worker_);
   way->do_all_gather(out, in);
 }
@@ -98,7 +92,6 @@ void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   Group* const way = way_of(in);
   if (!way) return by_host(out, host_room(out), [&](at::Tensor& host) { reduce_scatter(host, in.cpu()); });
   way->check_blocks(in, out, "reduce_scatter");
-  count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   const Waiting waiting(is_one_worker_);
   way->do_reduce_scatter(out, in);
 }
@@ -115,7 +108,6 @@ std::unique_ptr<Work> Group::begin_reduce_scatter(at::Tensor& out, const at::Ten
     return nullptr;
   }
   way->check_blocks(in, out, "reduce_scatter");
-  count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   const Waiting waiting(is_one_worker_);
   return way->do_begin_reduce_scatter(out, in);
 }
@@ -125,7 +117,6 @@ void Group::exchange(Group& way, std::span<const std::byte> send, std::span<cons
   TANDEM_CHECK(std::ssize(send_bytes) == size() && std::ssize(receive_bytes) == size(), "all_to_all_v needs a size for each rank");
   TANDEM_CHECK(sum(send_bytes) <= std::ssize(send), "send buffer too small");
   TANDEM_CHECK(sum(receive_bytes) <= std::ssize(receive), "receive buffer too small");
-  count(Operation::kAllToAllV, sum(send_bytes) - send_bytes[static_cast<size_t>(rank_)]);
   const Waiting waiting(is_one_worker_);
   way.do_all_to_all_v(send, send_bytes, receive, receive_bytes);
 }
@@ -150,7 +141,6 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
   Group* const way = way_of(tensor);
   if (!way) return send(tensor.cpu(), to, tag);
   way->check_message(tensor, to, tag);
-  count(Operation::kSend, to == rank_ ? 0 : bytes_of(tensor));
   way->do_send(tensor, to, tag);
 }
 
@@ -158,7 +148,6 @@ void Group::receive(at::Tensor& tensor, int from, int tag) {
   Group* const way = way_of(tensor);
   if (!way) return by_host(tensor, host_room(tensor), [&](at::Tensor& host) { receive(host, from, tag); });
   way->check_message(tensor, from, tag);
-  count(Operation::kReceive, 0);
   const Waiting waiting(is_one_worker_);
   way->do_receive(tensor, from, tag);
 }
@@ -169,7 +158,6 @@ bool Group::arrived(int from, int tag) {
 }
 
 std::unique_ptr<Group> Group::split(int color, const std::string& name) {
-  count(Operation::kSplit, 0);
   std::unique_ptr<Group> part = do_split(color, name);
   part->machines_ = machines_;
   if (carrier_) part->carrier_ = carrier_->do_split(color, name);
@@ -214,12 +202,6 @@ Group::Members Group::members_of(int color) {
 void Group::set_machines(std::vector<int> by_world_rank) {
   TANDEM_CHECK(std::ssize(by_world_rank) == size(), by_world_rank.size(), " machines for ", size(), " ranks");
   machines_ = std::make_shared<const std::vector<int>>(std::move(by_world_rank));
-}
-
-void Group::count(Operation operation, int64_t bytes) {
-  Traffic::Count& count = traffic_.by_operation[static_cast<size_t>(operation)];
-  ++count.calls;
-  count.bytes += bytes;
 }
 
 void Group::check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const {

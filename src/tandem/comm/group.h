@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tandem/comm/traffic.h"
-
 namespace tandem::comm {
 
 enum class ReduceOp { kSum, kMax };
@@ -101,10 +99,6 @@ class Group {
   /// Its ranks compute each layer together, so that an exchange is part of the work: take_waited_s() does not count it.
   void works_as_one() { is_one_worker_ = true; }
 
-  /// What this rank has sent through this group since its start or the last reset.
-  const Traffic& traffic() const { return traffic_; }
-  void reset_traffic() { traffic_ = {}; }
-
  protected:
   /// world_ranks: those of the members, in the order of their ranks here.
   Group(std::string name, int rank, std::vector<int> world_ranks, at::Device device = at::kCPU);
@@ -121,7 +115,7 @@ class Group {
   Members members_of(int color);
 
  private:
-  // What a backend does; the public operation of the same name has checked the arguments and counted the bytes.
+  // What a backend does; the public operation of the same name has checked the arguments.
   virtual void do_abort(const std::string& reason) noexcept = 0;
   virtual void do_barrier() = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
@@ -136,7 +130,6 @@ class Group {
   virtual bool do_arrived(int from, int tag) = 0;
   virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
 
-  void count(Operation operation, int64_t bytes);
   void exchange(Group& way, std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                 std::span<const int64_t> receive_bytes);
   // The group that takes it: this one or the carrier; null: none does, and it goes by way of the CPU.
@@ -150,7 +143,6 @@ class Group {
   const std::vector<int> world_ranks_;
   const at::Device device_;
   std::shared_ptr<const std::vector<int>> machines_;  // by world rank; shared with the groups split from this one
-  Traffic traffic_;
   bool is_one_worker_ = false;
   std::unique_ptr<Group> carrier_;
 };

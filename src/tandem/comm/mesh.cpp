@@ -46,9 +46,4 @@ Mesh::Mesh(Group& world, const MeshSizes& s) : world_(world) {
   if (!is_end) ends_.reset();
 }
 
-int Mesh::index_of(int rank, Axis axis) const {
-  const Place& p = places_[static_cast<size_t>(axis)];
-  return rank / p.stride % p.size;
-}
-
 }  // namespace tandem::comm

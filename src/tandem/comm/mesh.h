@@ -36,8 +36,10 @@ class Mesh {
   Group* pipeline_ends() { return ends_.get(); }
   int size(Axis axis) const { return places_[static_cast<size_t>(axis)].size; }
   /// This rank's coordinate along `axis`.
-  int index(Axis axis) const { return index_of(world_.rank(), axis); }
-  int index_of(int rank, Axis axis) const;
+  int index(Axis axis) const {
+    const Place& p = places_[static_cast<size_t>(axis)];
+    return world_.rank() / p.stride % p.size;
+  }
 
  private:
   struct Place {

@@ -54,11 +54,6 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }
 std::string rollout_dtype(const config::RunConfig& c) { return c.rollout.dtype.empty() ? c.model.dtype : c.rollout.dtype; }
 
-model::Recompute recompute_of(const std::string& word) {
-  if (word == "full") return model::Recompute::kFull;
-  return word == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
-}
-
 class Recipe {
  public:
   Recipe(const config::RunConfig& config, const model::ModelConfig& model, const config::Layouts& layouts)
@@ -152,7 +147,7 @@ class Recipe {
       }
       case StageKind::kReference: return planner::scoring_pass_bytes(train_, pass_of(t.reference_micro_batch_tokens));
       case StageKind::kOldLogprob: return planner::scoring_pass_bytes(train_, pass_of(t.logprob_micro_batch_tokens));
-      case StageKind::kUpdate: return planner::training_pass_bytes(train_, pass_of(t.micro_batch_tokens), recompute_of(t.recompute));
+      case StageKind::kUpdate: return planner::training_pass_bytes(train_, pass_of(t.micro_batch_tokens), train::recompute_of(t));
       default: return 0;
     }
   }

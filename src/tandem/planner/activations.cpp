@@ -183,13 +183,6 @@ int64_t kept_activations(const TrainingPlan& plan, const PassShape& pass, Recomp
   return bytes;
 }
 
-int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, Recompute recompute) {
-  const int64_t saved = kept_activations(plan, pass, Recompute::kNone) - kept_activations(plan, pass, recompute);
-  if (recompute != Recompute::kFull) return saved;
-  const Kept again = Layer(plan, pass, plan.config.num_layers - 1).kept();
-  return saved - again.always - again.cheap;
-}
-
 int64_t training_pass_bytes(const TrainingPlan& plan, const PassShape& pass, Recompute recompute) {
   const Moving moving(plan, pass);
   int64_t layer = moving.layer() + moving.copies();

@@ -18,9 +18,6 @@ struct PassShape {
 /// Bytes of tensors that live between the forward and the backward pass of a micro-batch, on average over TP ranks and, where experts are
 /// dealt, for an even load. Of pipeline rank 0's layers; all of them without pp.
 int64_t kept_activations(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
-/// By how many bytes the most that a step of one micro-batch holds at once falls below that without recompute: what is not kept, but for
-/// what one layer takes when it runs again.
-int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
 
 /// At least the most that a forward and backward pass of one micro-batch takes at once: what is kept, a layer that runs again, and what one
 /// layer and the head pass on for a moment. Kernels take no memory but copies of some rows. Of dense models, without pp and cp.

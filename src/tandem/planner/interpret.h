@@ -55,7 +55,6 @@ class Interpreter {
   /// Whether all stages of the step have ended.
   bool done_with(int64_t step) const;
 
-  const Schedule& schedule() const { return schedule_; }
   const Stage& stage(StageRun run) const { return schedule_.stages[static_cast<size_t>(run.stage)]; }
 
  private:

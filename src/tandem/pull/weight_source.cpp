@@ -38,9 +38,6 @@ struct WeightSource::Known {
   at::Tensor without_values() const { return at::empty({table.num_elements}, at::TensorOptions(holder.dtype).device(at::kMeta)); }
 };
 
-WeightSource::WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s)
-    : WeightSource(config, model::family::parameters(config), std::move(holders), deadline_s) {}
-
 WeightSource::WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which,
                            std::vector<WeightHolder> holders, double deadline_s)
     : config_(config), which_(std::move(which)), deadline_s_(deadline_s) {

@@ -33,8 +33,7 @@ struct Fetched {
 ///            together lack a part of what is wanted.
 class WeightSource {
  public:
-  WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s);
-  /// Of these parameters alone, such as a model's adapters.
+  /// Of these parameters alone: all of a model, or its adapters.
   WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
                double deadline_s);
   ~WeightSource();

@@ -129,16 +129,12 @@ class Switch {
 
   void finish(size_t bucket) {
     if (options_.before_bucket) options_.before_bucket(bucket);
-    for (const RankPlan::Copy& copy : plan_.buckets[bucket].copies) {
-      const at::Tensor part = target_.view(copy.number, copy.box);
-      part.copy_(source_.view(copy.number, copy.box));
-      moved_.copied_bytes += static_cast<int64_t>(part.nbytes());
-    }
+    for (const RankPlan::Copy& copy : plan_.buckets[bucket].copies)
+      target_.view(copy.number, copy.box).copy_(source_.view(copy.number, copy.box));
     if (arrived_) {
       if (plan_.checksums) check(*arrived_, bucket);
       arrived_->each_slot(
           [&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) { target_.view(m.number, box).copy_(slot); });
-      moved_.received_bytes += arrived_->element_bytes();
       arrived_.reset();
       (void)staged();
     }

@@ -32,9 +32,8 @@ struct ExecuteOptions {
 };
 
 struct Moved {
-  int64_t sent_bytes = 0, received_bytes = 0;  ///< without checksums
-  int64_t copied_bytes = 0;                    ///< of the target
-  int64_t staging_peak_bytes = 0;              ///< all staging that lived at one time
+  int64_t sent_bytes = 0;          ///< without checksums
+  int64_t staging_peak_bytes = 0;  ///< all staging that lived at one time
 };
 
 /// Fills `target` from the `source` of all ranks; both in the order of the numbers. An empty plan moves nothing.

@@ -331,11 +331,4 @@ void Bpe::encode_whole(std::string_view piece, std::vector<int32_t>& out) const 
   out.insert(out.end(), symbols.begin(), symbols.end());
 }
 
-void Bpe::encode_by_queue(std::string_view piece, std::vector<int32_t>& out) const {
-  std::vector<int32_t> symbols;
-  first_symbols(piece, symbols);
-  merge_long(symbols);
-  out.insert(out.end(), symbols.begin(), symbols.end());
-}
-
 }  // namespace tandem::text

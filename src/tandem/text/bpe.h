@@ -39,8 +39,6 @@ class Bpe {
   explicit Bpe(Spec spec);
 
   void encode(std::string_view piece, std::vector<int32_t>& out) const;
-  /// Same result, always by the queue that long pieces use and without the cache; for tests.
-  void encode_by_queue(std::string_view piece, std::vector<int32_t>& out) const;
 
  private:
   struct Pair {

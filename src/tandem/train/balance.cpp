@@ -41,11 +41,11 @@ class Differencing {
     std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return cost(a) > cost(b); });
   }
 
-  // `together` items start as one partial solution, a part each.
-  std::vector<std::vector<int>> run(size_t together) {
-    for (size_t i = 0; i < order_.size(); i += together) {
+  // Each item starts as a partial solution.
+  std::vector<std::vector<int>> run() {
+    for (const int item : order_) {
       Partial partial{std::vector<Part>(num_parts_), age_++};
-      for (size_t j = 0; j < together; ++j) partial.parts[j] = {cost(order_[i + j]), order_[i + j], order_[i + j]};
+      partial.parts[0] = {cost(item), item, item};
       partials_.push(std::move(partial));
     }
     while (partials_.size() > 1) {
@@ -92,8 +92,7 @@ class Differencing {
 // Takes cost from the most expensive part while that lowers it and leaves the other part below it.
 class Refinement {
  public:
-  Refinement(std::span<const double> costs, std::vector<std::vector<int>>& parts, bool may_move)
-      : costs_(costs), parts_(parts), may_move_(may_move), sums_(parts.size()) {
+  Refinement(std::span<const double> costs, std::vector<std::vector<int>>& parts) : costs_(costs), parts_(parts), sums_(parts.size()) {
     for (size_t p = 0; p < parts_.size(); ++p) {
       sort(parts_[p]);
       for (int i : parts_[p]) sums_[p] += cost(i);
@@ -131,7 +130,7 @@ class Refinement {
     const std::vector<int>& others = parts_[other];
     auto take = others.begin();
     for (int give : parts_[top]) {
-      if (may_move_) consider(top, {0, other, give, -1}, best);
+      consider(top, {0, other, give, -1}, best);
       while (take != others.end() && cost(*take) < cost(give) - half) ++take;
       if (take != others.end()) consider(top, {0, other, give, *take}, best);
       if (take != others.begin()) consider(top, {0, other, give, *(take - 1)}, best);
@@ -159,24 +158,19 @@ class Refinement {
 
   std::span<const double> costs_;
   std::vector<std::vector<int>>& parts_;
-  bool may_move_;
   std::vector<double> sums_;
 };
 
-std::vector<int> partition(std::span<const double> costs, int parts, bool equal_size) {
-  TANDEM_CHECK(parts >= 1 && (!equal_size || std::ssize(costs) % parts == 0), costs.size(), " items in ", parts, " parts");
-  std::vector<std::vector<int>> items = Differencing(costs, parts).run(equal_size ? static_cast<size_t>(parts) : 1);
-  Refinement(costs, items, !equal_size).run();
+}  // namespace
+
+std::vector<int> balance(std::span<const double> costs, int parts) {
+  TANDEM_CHECK(parts >= 1, costs.size(), " items in ", parts, " parts");
+  std::vector<std::vector<int>> items = Differencing(costs, parts).run();
+  Refinement(costs, items).run();
   std::vector<int> part_of(costs.size());
   for (size_t p = 0; p < items.size(); ++p)
     for (int i : items[p]) part_of[static_cast<size_t>(i)] = static_cast<int>(p);
   return part_of;
 }
-
-}  // namespace
-
-std::vector<int> balance(std::span<const double> costs, int parts) { return partition(costs, parts, false); }
-
-std::vector<int> balance_equal_size(std::span<const double> costs, int parts) { return partition(costs, parts, true); }
 
 }  // namespace tandem::train

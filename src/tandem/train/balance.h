@@ -14,7 +14,4 @@ namespace tandem::train {
 /// Which of `parts` each item goes to. Costs are not negative; the same for the same costs on every rank.
 std::vector<int> balance(std::span<const double> costs, int parts);
 
-/// The same with as many items in each part; there must be a multiple of `parts`.
-std::vector<int> balance_equal_size(std::span<const double> costs, int parts);
-
 }  // namespace tandem::train

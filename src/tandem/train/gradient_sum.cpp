@@ -110,18 +110,6 @@ void GradientSum::finish() {
   for (const std::unique_ptr<comm::Work>& each : std::exchange(begun_, {})) each->wait();
 }
 
-std::map<std::string, int64_t> GradientSum::sent_bytes() const {
-  std::map<std::string, int64_t> bytes;
-  const auto add = [&](const char* axis, const std::unique_ptr<comm::Group>& group) {
-    if (group) bytes[axis] = group->traffic().bytes();
-  };
-  add("data", groups_.data);
-  add("expert_data", groups_.expert_data);
-  add("tp", groups_.tp);
-  add("tied", groups_.tied);
-  return bytes;
-}
-
 void GradientSum::run() {
   const device::ThreadLimit one(1);  // the backward pass has the others
   std::unique_lock lock(mutex_);

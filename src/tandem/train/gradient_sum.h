@@ -6,10 +6,8 @@
 
 #include <condition_variable>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -69,9 +67,6 @@ class GradientSum {
 
   /// What it has of its own; null if nothing. Between steps that may leave, and must be back before the next.
   device::Swappable* memory() const { return staging_.get(); }
-
-  /// Bytes that the sums so far sent to others, by axis: data, expert_data, tp, tied. Between steps.
-  std::map<std::string, int64_t> sent_bytes() const;
 
  private:
   struct Groups {

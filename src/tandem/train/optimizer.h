@@ -5,9 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tandem/comm/group.h"
@@ -55,8 +53,6 @@ class Optimizer {
 
   /// The memory of the sums of gradients; null where there is none. Between steps it may leave, and must be back before the next.
   std::array<device::Swappable*, 2> sums() const { return {sums_.get(), sum_.memory()}; }
-  /// GradientSum::sent_bytes
-  std::map<std::string, int64_t> gradient_bytes() const { return sum_.sent_bytes(); }
 
  private:
   GradientBuckets gradient_buckets();

@@ -36,11 +36,6 @@ void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector
   for (size_t i = 0; i < batch.rows.size(); ++i) out[batch.rows[i]].assign(v + offsets[i], v + offsets[i + 1]);
 }
 
-model::Recompute recompute_of(const Options& o) {
-  if (o.recompute == "full") return model::Recompute::kFull;
-  return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
-}
-
 ValueReport value_report(const StepSums& sums, double tokens) {
   const auto variance = [&](double sum, double squares) { return std::max(0.0, squares / tokens - sum / tokens * (sum / tokens)); };
   const double of_returns = variance(sums.returns, sums.squared_returns), of_errors = variance(sums.errors, sums.squared_errors);
@@ -88,6 +83,11 @@ void leave_out(StepReport& report, const std::string& what, double number, const
 }
 
 }  // namespace
+
+model::Recompute recompute_of(const Options& o) {
+  if (o.recompute == "full") return model::Recompute::kFull;
+  return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
+}
 
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   if (updates.size() == 1) return updates.front();

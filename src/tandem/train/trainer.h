@@ -32,6 +32,9 @@ namespace tandem::train {
 /// correction bias.
 void check_options(const Options& options, const model::ModelConfig& config, const model::LoraOptions& lora, const std::string& section);
 
+/// Of the option's word.
+model::Recompute recompute_of(const Options& options);
+
 /// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient. Empty but on the last pipeline stage.
 /// Collective over the ranks of the decoder's place.
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,

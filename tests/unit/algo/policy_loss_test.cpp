@@ -54,7 +54,7 @@ PolicyLossInput part(const PolicyLossInput& in, int64_t first_sequence, int64_t 
 TEST(PolicyLoss, DoesNotDependOnTheSplitIntoMicroBatches) {
   for (const char* word : {"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"}) {
     Algorithm algorithm;
-    algorithm.aggregation = aggregation_of(word);
+    algorithm.aggregation = algorithm_of({.aggregation = word}).aggregation;
     algorithm.scale_tokens = 8;
     PolicyLossInput whole = example(), split = example();
     const PolicyLoss once = policy_loss(whole, algorithm);

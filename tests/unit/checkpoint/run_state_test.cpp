@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "../../error_text.h"
+#include "../../latest_checkpoint.h"
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
 #include "tandem/base/clock.h"

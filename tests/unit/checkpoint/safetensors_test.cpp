@@ -14,6 +14,7 @@
 #include "../../odd_files.h"
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
+#include "../../tensor_file.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
@@ -36,8 +37,9 @@ std::map<std::string, at::Tensor> some_tensors() {
 
 SafetensorsFile file_with_header(const std::string& header) {
   const uint64_t size = header.size();
-  const std::string bytes = std::string(reinterpret_cast<const char*>(&size), sizeof size) + header;
-  return SafetensorsFile(std::as_bytes(std::span(bytes)), "in memory");
+  const TemporaryFolder folder("header");
+  write_file(folder / "x", std::string(reinterpret_cast<const char*>(&size), sizeof size) + header);
+  return SafetensorsFile(folder / "x");
 }
 
 TEST(Safetensors, WhatIsWrittenIsRead) {

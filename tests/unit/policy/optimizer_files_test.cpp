@@ -11,6 +11,7 @@
 
 #include "../../error_text.h"
 #include "../../temporary_folder.h"
+#include "../../tensor_file.h"
 #include "../../tiny_model.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "../../counting_group.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
@@ -115,7 +116,8 @@ TEST(TensorCache, MovesRandomPlansOfSeveralBatches) {
     const int ranks = 1 + static_cast<int>(seed % 4);
     const bool shares = seed >= 12;
     std::mutex mutex;
-    comm::run_local(ranks, kDeadlineS, [&](comm::Group& world) {
+    comm::run_local(ranks, kDeadlineS, [&](comm::Group& all_ranks) {
+      test::CountingGroup world(all_ranks);
       TensorCache cache(fields());
       if (shares) cache.share_memory(world, 1);
       for (int64_t batch = 0; batch < 5; ++batch) {
@@ -147,15 +149,15 @@ TEST(TensorCache, MovesRandomPlansOfSeveralBatches) {
           sent += m.from == world.rank() ? cache.num_bytes(m.row) : 0;
           received += m.to == world.rank() ? cache.num_bytes(m.row) : 0;
         }
-        world.reset_traffic();
+        world.reset();
         const RowsMoved moved = cache.move(world, plan);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(moved.sent_bytes, sent);
         EXPECT_EQ(moved.received_bytes, received);
-        const comm::Traffic& traffic = world.traffic();
-        EXPECT_EQ(traffic.of(comm::Operation::kAllToAllV).calls, plan.empty() ? 0 : 1);
+        const test::Traffic::Count& exchange = world.traffic().of(comm::Operation::kAllToAllV);
+        EXPECT_EQ(exchange.calls, plan.empty() ? 0 : 1);
         constexpr int64_t kNotice_bytes = 40;  // where to read, in place of the rows
-        EXPECT_LE(traffic.of(comm::Operation::kAllToAllV).bytes, shares ? kNotice_bytes * (ranks - 1) : sent + 7 * (ranks - 1));
+        EXPECT_LE(exchange.bytes, shares ? kNotice_bytes * (ranks - 1) : sent + 7 * (ranks - 1));
         for (size_t i = 0; i < all.size(); ++i)
           for (int32_t part = 0; part < 3; ++part) {
             const auto& want = wanters[3 * i + static_cast<size_t>(part)];
@@ -204,10 +206,10 @@ TEST(TensorCache, LendsNoLaneThatIsTooSmall) {
 }
 
 TEST(TensorCache, MovesNothingUnderEqualLayoutsAndKeepsItsBuffer) {
-  comm::run_local(2, kDeadlineS, [](comm::Group& world) {
+  comm::run_local(2, kDeadlineS, [](comm::Group& all_ranks) {
+    test::CountingGroup world(all_ranks);
     TensorCache cache(fields());
     const int me = world.rank();
-    world.reset_traffic();
     EXPECT_EQ(cache.move(world, {}).sent_bytes, 0);
     EXPECT_EQ(world.traffic().of(comm::Operation::kAllToAllV).calls, 0);
     const double* before = nullptr;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../../error_text.h"
+#include "../../latest_checkpoint.h"
 #include "../../temporary_folder.h"
 #include "tandem/policy/actor.h"
 #include "tandem/base/json_file.h"

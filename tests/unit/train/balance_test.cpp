@@ -56,7 +56,6 @@ TEST(Balance, LogNormalLengthsOver64RanksAreWithinTwoPercentOfTheMeanCost) {
       costs.push_back(model::training_flops(model_shape(), work));
     }
     EXPECT_LE(largest_over_mean(sums_of(costs, balance(costs, 64), 64)), 1.02);
-    EXPECT_LE(largest_over_mean(sums_of(costs, balance_equal_size(costs, 64), 64)), 1.02);
   }
 }
 
@@ -76,13 +75,6 @@ TEST(Balance, GivesEachItemToOnePartAndTheSameEveryTime) {
   const std::vector<double> same(12, 5.0);
   for (double sum : sums_of(same, balance(same, 4), 4)) EXPECT_EQ(sum, 15);
   EXPECT_EQ(balance(same, 4), balance(same, 4));
-}
-
-TEST(Balance, EqualSizesHoldWhateverTheCosts) {
-  const std::vector<double> costs = {100, 1, 1, 1, 0, 0};
-  const std::vector<int> part = balance_equal_size(costs, 3);
-  for (int p = 0; p < 3; ++p) EXPECT_EQ(std::count(part.begin(), part.end(), p), 2);
-  EXPECT_THROW(balance_equal_size(costs, 4), InternalError);
 }
 
 }  // namespace

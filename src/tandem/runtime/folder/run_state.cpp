@@ -134,7 +134,7 @@ Sums joined(comm::Group& world, const Sums& mine) {
   return all;
 }
 
-// As checkpoint::find_latest; every rank reads a share of the files. Rank 0 says which folders there are. Collective.
+// The newest whole checkpoint; every rank reads a share of the files. Rank 0 says which folders there are. Collective.
 std::optional<checkpoint::CheckpointPlace> find_whole(const std::string& root, comm::Group& world) {
   std::string names;
   if (world.rank() == 0)

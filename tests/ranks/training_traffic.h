@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What one training step sends, before anything is sent. docs/communication.md has the formulas.
+// What one training step sends, by formula: what traffic_test.cpp holds the counts against. docs/communication.md has the formulas.
 
 #include <cstdint>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "tandem/planner/memory.h"
 
-namespace tandem::planner {
+namespace tandem::test {
 
 /// One micro-batch as a rank has it.
 struct PassTraffic {
@@ -28,7 +28,7 @@ struct RoutedRows {
 /// Bytes that a rank sends to others in a training step without recompute and adapters, by axis (comm/mesh.h:axis_name), the sums of
 /// gradients among them: "tp", "cp", "pp", "etp", "ep", "data", "expert_data", and "tied" for an embedding on two stages. Counters of a few
 /// bytes over the world are left out.
-std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
+std::map<std::string, int64_t> training_traffic(const planner::TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
                                                 const RoutedRows& routed);
 
-}  // namespace tandem::planner
+}  // namespace tandem::test

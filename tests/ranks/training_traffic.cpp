@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/planner/traffic.h"
+#include "training_traffic.h"
 
 #include <algorithm>
 
 #include "tandem/model/parameters.h"
 
-namespace tandem::planner {
+namespace tandem::test {
 namespace {
 
 constexpr int64_t kSumBytes = 4, kIdBytes = 8;
 
 class Step {
  public:
-  Step(const TrainingPlan& plan, int rank) : c_(plan.config), layout_(plan.layout), b_(plan.element_bytes), rank_(rank) {}
+  Step(const planner::TrainingPlan& plan, int rank) : c_(plan.config), layout_(plan.layout), b_(plan.element_bytes), rank_(rank) {}
 
   void pass(const PassTraffic& p) {
     const int64_t row = c_.hidden_size * b_;
@@ -104,7 +104,7 @@ class Step {
 
 }  // namespace
 
-std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
+std::map<std::string, int64_t> training_traffic(const planner::TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
                                                 const RoutedRows& routed) {
   Step step(plan, rank);
   for (const PassTraffic& p : passes) step.pass(p);
@@ -116,4 +116,4 @@ std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int ra
   return bytes;
 }
 
-}  // namespace tandem::planner
+}  // namespace tandem::test
