@@ -38,9 +38,6 @@ struct WeightSource::Known {
   at::Tensor without_values() const { return at::empty({table.num_elements}, at::TensorOptions(holder.dtype).device(at::kMeta)); }
 };
 
-WeightSource::WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s)
-    : WeightSource(config, model::family::parameters(config), std::move(holders), deadline_s) {}
-
 WeightSource::WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which,
                            std::vector<WeightHolder> holders, double deadline_s)
     : config_(config), which_(std::move(which)), deadline_s_(deadline_s) {
@@ -110,7 +107,6 @@ bool WeightSource::map(Known& holder, const Wanted& wanted, Fetched& so_far) {
   const at::Tensor values = at::from_blob(from, {holder.table.num_elements}, at::TensorOptions(holder.holder.dtype));
   const std::vector<reshard::Held> held = reshard::held_weights(holder.table, values, dtype);
   for (const NumberedBox& each : common_boxes(into, held)) view_of(into, each).copy_(view_of(held, each).to(dtype));
-  bytes_mapped_ += bytes;
   return true;
 }
 
