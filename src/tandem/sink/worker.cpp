@@ -56,8 +56,6 @@ json json_of(const Job& job) {
           {"group", o.group}, {"recipe", job.recipe}, {"mlflow_tracking_uri", o.mlflow_tracking_uri}};
 }
 
-double left_s(const Deadline& deadline) { return std::chrono::duration<double>(deadline.time() - Clock::now()).count(); }
-
 }  // namespace
 
 Worker::Worker(Job job) : job_(std::move(job)) {
@@ -122,7 +120,7 @@ Worker::Left Worker::follow(reward::Process& process, Descriptor channel) {
       told = ::send(channel.number(), word, std::strlen(word), MSG_NOSIGNAL) > 0;  // the buffer is empty: it has room
     }
     if (ending_ && deadline_->passed()) break;
-    const double still_s = ending_ ? left_s(*deadline_) : kQuietWaitS;
+    const double still_s = ending_ ? deadline_->left_s() : kQuietWaitS;
     if (ending_ && waits_quietly && patience_s() - still_s > kQuietWaitS) {
       log::info("monitor.sinks: waiting for ", unfinished(), ", at most ", patience_s(), " s");
       waits_quietly = false;
@@ -132,7 +130,7 @@ Worker::Left Worker::follow(reward::Process& process, Descriptor channel) {
     if (fds[0].revents) open = read_reports(channel, text);
   }
   if (over_) {
-    process.wait_or_end(ending_ ? left_s(*deadline_) : kReapWaitS);
+    process.wait_or_end(ending_ ? deadline_->left_s() : kReapWaitS);
     if (const std::string names = unfinished(); !names.empty())
       log::info("monitor.sinks: ", names, " has not taken everything; --resume sends the rest");
     return Left::kDone;

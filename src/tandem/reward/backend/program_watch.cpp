@@ -57,8 +57,7 @@ void ProgramWatch::converse(const std::string& question) {
     asked_ = true;
     const std::string line = question + "\n";
     fcntl(ends_.channel.number(), F_SETFL, fcntl(ends_.channel.number(), F_GETFL) & ~O_NONBLOCK);
-    const double left_s = std::max(0.001, std::chrono::duration<double>(deadline_.time() - Clock::now()).count());
-    const auto left_us = static_cast<int64_t>(1e6 * left_s);
+    const auto left_us = static_cast<int64_t>(1e6 * std::max(0.001, deadline_.left_s()));
     const timeval patience{left_us / 1000000, left_us % 1000000};
     setsockopt(ends_.channel.number(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     for (size_t at = 0; at < line.size();) {
@@ -91,8 +90,7 @@ ProgramRun ProgramWatch::follow(Process process, const std::string& question) {
   while (within_limits(process) && (ends_.output.is_open() || ends_.errors.is_open()))
     if (wait()) converse(question);
   // A program may close its output and live on: it has what is left of the wall time.
-  const double left_s = std::chrono::duration<double>(deadline_.time() - Clock::now()).count();
-  const int status = run_.why.empty() ? process.wait_or_end(left_s) : process.end();
+  const int status = run_.why.empty() ? process.wait_or_end(deadline_.left_s()) : process.end();
   if (ends_.channel.is_open() && run_.why.empty()) converse(question);
   if (run_.why.empty() && status != 0) run_.why = deadline_.passed() ? "time limit" : status_text(status);
   run_.finished = run_.why.empty();

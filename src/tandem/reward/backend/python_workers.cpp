@@ -176,10 +176,7 @@ PythonWorkers::~PythonWorkers() { shut(); }
 
 void PythonWorkers::shut() {
   for (auto& worker : workers_) worker->end(worker->running() ? kEndPatienceS : 0);
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
+  locked(mutex_, [&] { closing_ = true; });
   wanted_.notify_all();
   if (starter_.joinable()) starter_.join();
 }
@@ -200,10 +197,7 @@ void PythonWorkers::start_processes() {
 Process PythonWorkers::start_process(const Launch& launch) {
   std::packaged_task<Process()> task([&launch] { return Process(launch); });
   std::future<Process> started = task.get_future();
-  {
-    std::lock_guard lock(mutex_);
-    to_start_.push_back(std::move(task));
-  }
+  locked(mutex_, [&] { to_start_.push_back(std::move(task)); });
   wanted_.notify_one();
   return started.get();
 }
@@ -256,21 +250,14 @@ PythonWorkers::Loan PythonWorkers::borrow(PythonWorker* wanted) {
   PythonWorker* const worker = *found;
   free_.erase(found);
   return {worker, [this](PythonWorker* back) {
-            {
-              std::lock_guard lock(mutex_);
-              free_.push_back(back);
-            }
+            locked(mutex_, [&] { free_.push_back(back); });
             freed_.notify_all();
           }};
 }
 
 json PythonWorkers::call(const std::string& batch) {
   const Loan worker = borrow(nullptr);
-  int64_t abandoned;
-  {
-    std::lock_guard lock(mutex_);
-    abandoned = num_abandoned_;
-  }
+  const int64_t abandoned = locked(mutex_, [&] { return num_abandoned_; });
   for (int64_t attempt = 0;; ++attempt) {
     try {
       if (!worker->running()) start(*worker, options_.start_timeout_s);
