@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
-constexpr const char* kName = "code";
+constexpr const char* kCode = "code";
 constexpr const char* kByReference = "passed by_reference";  // what judge.py says
 
 SandboxLimits limits_of(const CodeOptions& o) {
@@ -38,7 +38,7 @@ class CodeJudge {
     size_t num_passed = 0, num_by_reference = 0;
     for (const CodeTest& test : tests) {
       if (!source) break;
-      if (num_abandoned_ != abandoned) throw UserError(kName, "the answer was given up", "the run is ending");
+      if (num_abandoned_ != abandoned) throw UserError(kCode, "the answer was given up", "the run is ending");
       const Outcome outcome = outcome_of(*source, test);
       if (outcome.passed) ++num_passed;
       if (outcome.by_reference) ++num_by_reference;
@@ -47,7 +47,7 @@ class CodeJudge {
     const double share = static_cast<double>(num_passed) / static_cast<double>(tests.size());
     const double score = share_ ? share : num_passed == tests.size() ? 1.0 : 0.0;
     const double by_reference = static_cast<double>(num_by_reference) / static_cast<double>(tests.size());
-    return {score, {{kName, score}, {"code/passed", share}, {"code/by_reference", by_reference}}, source.value_or("")};
+    return {score, {{kCode, score}, {"code/passed", share}, {"code/by_reference", by_reference}}, source.value_or("")};
   }
 
  private:
@@ -104,7 +104,7 @@ std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& p
     log::warning("reward.rule code: this kernel has ", code_guard_text(landlock), " (reward.code_guard: require refuses to run so)");
   const auto judge = std::make_shared<CodeJudge>(options, python, is_strong ? FileGuard::kAuto : FileGuard::kReadOnly);
   const auto score = [judge](const Answer& answer) { return judge->score(answer); };
-  return std::make_unique<FunctionRule>(kName, score, RuleNeeds{}, [judge] { judge->abandon(); });
+  return std::make_unique<FunctionRule>(kCode, score, RuleNeeds{}, [judge] { judge->abandon(); });
 }
 
 }  // namespace tandem::reward

@@ -22,7 +22,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-constexpr const char* kName = "model";
+constexpr const char* kModelRule = "model";
 constexpr int64_t kPassTokens = 8192;  // at most, unless one sequence has more: bounds the activations
 
 // The tokens that all of them begin with, but each keeps one of its own.
@@ -114,7 +114,7 @@ class RewardModels::Model {
     }
     const std::vector<double> values = this->values(sequences);
     std::vector<reward::Score> scores;
-    for (const size_t i : sequence_of) scores.push_back({values[i], {{kName, values[i]}}, ""});
+    for (const size_t i : sequence_of) scores.push_back({values[i], {{kModelRule, values[i]}}, ""});
     return scores;
   }
 
@@ -163,7 +163,7 @@ reward::ModelRuleMaker RewardModels::maker() {
     std::unique_ptr<const Model>& model = models_[{options.model, options.model_dtype}];
     if (!model) model = std::make_unique<const Model>(options, arena_, threads_);
     const auto score = [&on = *model](std::span<const reward::Answer> answers) { return on.score_batch(answers); };
-    return std::make_unique<reward::Rule>(kName, reward::RuleNeeds{false}, score, [&on = *model] { on.abandon(); });
+    return std::make_unique<reward::Rule>(kModelRule, reward::RuleNeeds{false}, score, [&on = *model] { on.abandon(); });
   };
 }
 

@@ -7,17 +7,17 @@
 namespace tandem::worker {
 namespace {
 
-constexpr int64_t kMagic = 0x31737265644f7257;  // "WrOders1"
+constexpr int64_t kOrdersMagic = 0x31737265644f7257;  // "WrOders1"
 
 }  // namespace
 
 Orders orders_of_first(comm::Group& world, Orders mine) {
   if (world.size() == 1) return mine;
   std::vector<std::byte> bytes;
-  if (world.rank() == 0) bytes = packed(kMagic, mine);
+  if (world.rank() == 0) bytes = packed(kOrdersMagic, mine);
   bytes = comm::all_gather_bytes(world, bytes).front();
   if (world.rank() == 0) return mine;
-  return unpacked<Orders>(bytes, "orders of the first rank", kMagic);
+  return unpacked<Orders>(bytes, "orders of the first rank", kOrdersMagic);
 }
 
 }  // namespace tandem::worker
