@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DFILES=a;b -DOUT=assets.cpp -DMODULE=board -DHEADER=tandem/board/asset.h -P embed_files.cmake
+# cmake -DFILES=a;b -DOUT=assets.cpp -DMODULE=board -DHEADER=tandem/board/server.h -P embed_files.cmake
 set(arrays "")
 set(entries "")
 set(index 0)

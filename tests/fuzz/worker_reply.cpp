@@ -21,9 +21,9 @@ using namespace tandem::reward;
 namespace {
 
 // What the other end has said, and that it says no more.
-void say(const Fd& end, std::string_view bytes) {
-  if (::write(end.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
-  ::shutdown(end.get(), SHUT_WR);
+void say(const Descriptor& end, std::string_view bytes) {
+  if (::write(end.number(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) std::abort();
+  ::shutdown(end.number(), SHUT_WR);
 }
 
 void read_worker(std::string_view input) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Monotonic time and deadlines. Every wait takes a Deadline.
+// Monotonic time and deadlines: every wait takes a Deadline. And a mutex that is held for a moment.
 
 #include <chrono>
 #include <condition_variable>
@@ -23,11 +23,20 @@ class Deadline {
   static Deadline after_s(double seconds) { return Deadline(Clock::now() + duration_of_s(seconds)); }
   Clock::time_point time() const { return time_; }
   bool passed() const { return Clock::now() >= time_; }
+  /// Below 0 once it has passed.
+  double left_s() const { return std::chrono::duration<double>(time_ - Clock::now()).count(); }
 
  private:
   explicit Deadline(Clock::time_point time) : time_(time) {}
   Clock::time_point time_;
 };
+
+/// What `body` gives, which runs under the mutex.
+template <class Body>
+auto locked(std::mutex& mutex, const Body& body) {
+  const std::lock_guard lock(mutex);
+  return body();
+}
 
 /// Time as threads that wait for each other see it. A test may put its own in the place of the real one, in which an hour
 /// passes at once when all threads wait.

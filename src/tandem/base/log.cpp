@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 
@@ -79,11 +80,7 @@ void live(const std::string& text) noexcept {
 }
 
 void warning_once(const std::string& text) {
-  {
-    std::lock_guard lock(state().mutex);
-    if (!state().said_once.insert(text).second) return;
-  }
-  write("warning", text);
+  if (locked(state().mutex, [&] { return state().said_once.insert(text).second; })) write("warning", text);
 }
 
 void write(const char* level, const std::string& given) noexcept {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <random>
 
 #include "tandem/base/check.h"
 
@@ -17,6 +18,11 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_
     k = {k[0] + 0x9E3779B9u, k[1] + 0xBB67AE85u};
   }
   return c;
+}
+
+int64_t unseeded_number() {
+  std::random_device device;
+  return static_cast<int64_t>((static_cast<uint64_t>(device()) << 32) | device());
 }
 
 uint64_t RandomStream::next_u64() {

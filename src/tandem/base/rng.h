@@ -11,6 +11,9 @@ namespace tandem {
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
+/// Another each time, which nobody can foresee: for secrets, and for names that are to be unlike all others.
+int64_t unseeded_number();
+
 /// Threads: a value; copy it freely. `position` is all of its state and may be saved and restored.
 class RandomStream {
  public:

@@ -57,6 +57,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string joined(std::span<const std::string> texts, std::string_view between) {
+  std::string out;
+  for (size_t i = 0; i < texts.size(); ++i) out.append(i == 0 ? "" : between).append(texts[i]);
+  return out;
+}
+
 std::string lower_ascii(std::string_view text) {
   std::string out(text);
   for (char& c : out)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@ namespace tandem {
 std::string trimmed(std::string_view text);
 /// What stands between the places of `separator`: one more than there are of these, some of them perhaps empty.
 std::vector<std::string_view> split(std::string_view text, char separator);
+/// One after the other, with `between` between two of them.
+std::string joined(std::span<const std::string> texts, std::string_view between);
 /// The letters of ASCII in lower case.
 std::string lower_ascii(std::string_view text);
 /// Every `from`, found from left to right, is `to`. An empty `from` is nowhere.

@@ -12,7 +12,6 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/file/descriptor.h"
-#include "tandem/board/asset.h"
 #include "tandem/net/http_server.h"
 #include "tandem/net/prometheus.h"
 #include "tandem/board/run_folder.h"

@@ -4,9 +4,15 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "tandem/base/asset.h"
+
 namespace tandem::board {
+
+/// The files of the page, compiled in by cmake/embed.cmake from board/static and third_party/dygraphs.
+std::span<const Asset> assets();
 
 /// Ownership  owns its socket and threads; the run folder is only read.
 /// Threads    run() on one thread; `stop` may be set from any, also from a signal handler.

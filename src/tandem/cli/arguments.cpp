@@ -8,6 +8,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 #include "tandem/config/config.h"
 #include "tandem/device/process.h"
 
@@ -32,8 +33,7 @@ CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue val
   const OptionEntry entry{flag.substr(2), OptionRef{{}, value, {}, std::move(check)}};
   const auto set = [entry, flag](const std::string& text) { set_option(entry, text, flag); };
   CLI::Option* option = app.add_option_function<std::string>(flag, set, help);
-  std::string words;
-  for (const std::string& word : config::allowed_words(entry.ref)) words += (words.empty() ? "" : "|") + word;
+  const std::string words = joined(config::allowed_words(entry.ref), "|");
   const bool is_text = std::holds_alternative<std::string*>(value), is_list = std::holds_alternative<std::vector<std::string>*>(value);
   option->type_name(!words.empty() ? words : is_list ? "A,B" : is_text ? "TEXT" : "N");
   const std::string shown = option_text(value);

@@ -11,8 +11,6 @@
 
 namespace tandem::cli {
 
-using Object = nlohmann::ordered_json;
-
 void each_object(std::istream& in, const std::string& name, const UseObject& use) {
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
@@ -36,7 +34,7 @@ void each_object(std::istream& in, const std::string& name, const UseObject& use
   }
 }
 
-void write_line(std::ostream& out, const nlohmann::ordered_json& object) {
+void write_line(std::ostream& out, const Object& object) {
   out << terminal_text(object.dump(-1, ' ', false, Object::error_handler_t::replace)) << "\n" << std::flush;
   if (!out) throw PeerError("stdout: cannot be written");
 }

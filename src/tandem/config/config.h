@@ -3,10 +3,12 @@
 // Every option of a run, composed from the modules' own structs; immutable once validated and written beside each run.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tandem/algo/options.h"
+#include "tandem/base/asset.h"
 #include "tandem/base/options.h"
 #include "tandem/data/options.h"
 #include "tandem/model/options.h"
@@ -201,6 +203,8 @@ std::string to_yaml(const RunConfig& config);
 bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section);
 /// Names of a section's options, such as critic.lr, that differ from their defaults, in the section algo from those of its algorithm.
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
+/// The recipes of configs/, compiled in by cmake/embed.cmake: a program from a wheel has no such folder.
+std::span<const Asset> assets();
 /// Every option with default, help and allowed words, as Markdown; this is docs/config.md.
 std::string option_reference();
 /// The words that an option, or each item of a list, may be, as its check says them; none where other values are right, too.

@@ -15,9 +15,9 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/config/config.h"
-#include "tandem/config/recipes.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::config {
@@ -29,12 +29,6 @@ OptionList list_options(RunConfig& config) {
   OptionList list;
   describe(list, config);
   return list;
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
@@ -52,8 +46,8 @@ std::vector<std::string> names_ending_in(const OptionList& list, const std::stri
   for (const OptionEntry& entry : list.entries) parts.push_back(last_part(entry.path));
   const std::string part = nearest_name(name, parts);
   const std::vector<std::string> full = names_ending_in(list, part);
-  if (part == name) throw UserError(where, name + " names no section", (full.size() > 1 ? "one of " : "expected ") + listed(full));
-  throw UserError(where, "unknown option " + name, (full.size() > 1 ? "the nearest are " : "the nearest is ") + listed(full));
+  if (part == name) throw UserError(where, name + " names no section", (full.size() > 1 ? "one of " : "expected ") + joined(full, ", "));
+  throw UserError(where, "unknown option " + name, (full.size() > 1 ? "the nearest are " : "the nearest is ") + joined(full, ", "));
 }
 
 // The option whose path is nearest, or whose help begins like a name of several words: train.learning_rate means train.lr, whose help is
@@ -168,7 +162,7 @@ std::string recipe_text(const std::string& path) {
     if (recipe.name == path || recipe.name == path + ".yaml") return std::string(recipe.bytes);
     names.emplace_back(recipe.name.substr(0, recipe.name.rfind('.')));
   }
-  throw UserError(path, "no such recipe", "a YAML file, or one in the program: " + listed(names));
+  throw UserError(path, "no such recipe", "a YAML file, or one in the program: " + joined(names, ", "));
 }
 
 YAML::Node read_yaml(const std::string& path) {
@@ -414,9 +408,7 @@ std::string words_text(const std::string& name) {
   const OptionList list = list_options(config);
   const auto entry = std::ranges::find(list.entries, name, &OptionEntry::path);
   TANDEM_CHECK(entry != list.entries.end(), "no option ", name);
-  std::string text;
-  for (const std::string& word : allowed_words(entry->ref)) text += (text.empty() ? "" : "|") + word;
-  return text;
+  return joined(allowed_words(entry->ref), "|");
 }
 
 namespace {

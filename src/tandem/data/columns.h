@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "tandem/base/file/bytes.h"
 #include "tandem/data/sample.h"
 
 namespace tandem::data {
@@ -50,5 +51,11 @@ std::vector<std::byte> pack(const Fields& fields);
 void pack(const Fields& fields, std::vector<std::byte>& bytes);
 /// Inverse of pack. Errors: PeerError naming what is wrong; never reads outside `bytes`.
 Fields unpack(std::span<const std::byte> bytes);
+
+/// Groups, or the samples of one, in a message (base/file/bytes.h). Errors: as unpack.
+void write(ByteWriter& out, const std::vector<Group>& groups);
+void write(ByteWriter& out, const std::vector<Sample>& samples);
+void read(ByteReader& in, std::vector<Group>& groups);
+void read(ByteReader& in, std::vector<Sample>& samples);
 
 }  // namespace tandem::data

@@ -73,4 +73,22 @@ Fields unpack(std::span<const std::byte> bytes) {
   return fields;
 }
 
+void write(ByteWriter& out, const std::vector<Group>& groups) {
+  out.bytes(groups.empty() ? std::vector<std::byte>() : pack(fields_of(groups)));
+}
+
+void write(ByteWriter& out, const std::vector<Sample>& samples) {
+  write(out, samples.empty() ? std::vector<Group>() : std::vector{Group{{}, {}, {}, samples}});
+}
+
+void read(ByteReader& in, std::vector<Group>& groups) {
+  if (const std::span<const std::byte> packed = in.bytes("groups"); !packed.empty()) groups = groups_of(unpack(packed));
+}
+
+void read(ByteReader& in, std::vector<Sample>& samples) {
+  std::vector<Group> one;
+  read(in, one);
+  if (!one.empty()) samples = std::move(one.front().samples);
+}
+
 }  // namespace tandem::data

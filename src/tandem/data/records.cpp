@@ -41,15 +41,6 @@ void check_template(const std::string& text) {
   if (text.find(kPlace) == std::string::npos) refuse("has no place for the question");
 }
 
-// At every place. What the question itself holds stays as it is.
-std::string filled(const std::string& text, const std::string& question) {
-  std::string out;
-  size_t begin = 0;
-  for (size_t at; (at = text.find(kPlace, begin)) != std::string::npos; begin = at + kPlace.size())
-    (out += text.substr(begin, at - begin)) += question;
-  return out += text.substr(begin);
-}
-
 bool is_number(const json& value) { return value.is_number() || is_long_number(value); }
 
 class RecordSource : public PromptSource {
@@ -69,7 +60,7 @@ class RecordSource : public PromptSource {
     const Stored& record = records_[static_cast<size_t>(row)];
     Prompt prompt;
     prompt.row = row;
-    if (record.messages.empty()) prompt.text = filled(options_.prompt_template, record.question);
+    if (record.messages.empty()) prompt.text = replaced(options_.prompt_template, kPlace, record.question);
     prompt.messages = record.messages;
     prompt.answer = record.answer;
     prompt.data_source = record.source.empty() ? name_ : record.source;
@@ -203,12 +194,10 @@ class RecordSource : public PromptSource {
   static const json* find(const json& record, const std::string& name) {
     if (const auto found = record.find(name); found != record.end()) return &*found;
     const json* at = &record;
-    for (size_t begin = 0; begin <= name.size();) {
-      const size_t end = std::min(name.find('.', begin), name.size());
-      const auto found = at->is_object() ? at->find(name.substr(begin, end - begin)) : at->end();
+    for (const std::string_view part : split(name, '.')) {
+      const auto found = at->is_object() ? at->find(std::string(part)) : at->end();
       if (!at->is_object() || found == at->end()) return nullptr;
       at = &*found;
-      begin = end + 1;
     }
     return at;
   }
@@ -293,7 +282,7 @@ class RecordSource : public PromptSource {
       if (!options_.as_chat) return;
       messages = json::array();
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
-      messages.push_back({{"role", "user"}, {"content", filled(options_.prompt_template, kept.question)}});
+      messages.push_back({{"role", "user"}, {"content", replaced(options_.prompt_template, kPlace, kept.question)}});
     }
     if (messages.empty() || !std::all_of(messages.begin(), messages.end(), has_role))
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");

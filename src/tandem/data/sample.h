@@ -32,6 +32,10 @@ struct Prompt {
   std::string columns;          ///< the fields of its record, the question's among them, one JSON object; "" if none are kept
   double rank = 0;              ///< its place in a curriculum
   std::string messages;         ///< what the text is rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
+  /// As it travels to who generates: what generation and grading read of it.
+  static void each(auto& m, auto&& field) {
+    field(m.row), field(m.text), field(m.ids), field(m.answer), field(m.data_source), field(m.columns), field(m.messages);
+  }
 };
 
 /// Why a sample ended. The engine gives the first two; kAborted is what a stored sample of another kind of end is read as.

@@ -115,14 +115,7 @@ bool is_shared(const std::string& path) {
 
 // `?`, `#` and `%` mean something in a URI.
 std::string uri_path(const std::string& path) {
-  std::string out;
-  for (const char c : path) {
-    if (c == '?') out += "%3f";
-    else if (c == '#') out += "%23";
-    else if (c == '%') out += "%25";
-    else out += c;
-  }
-  return out;
+  return replaced(replaced(replaced(path, "%", "%25"), "?", "%3f"), "#", "%23");
 }
 
 /// A transaction that is undone unless committed.
@@ -323,10 +316,7 @@ void SampleStore::append_dropped(StepId step, std::span<const GroupId> groups) {
 
 void SampleStore::truncate_after(StepId step) {
   Transaction transaction(database_.get());
-  drop_rows(database_.get(), "dropped", ">", step);
-  drop_rows(database_.get(), "samples", ">", step);
-  drop_rows(database_.get(), "greedy", ">", step);
-  drop_rows(database_.get(), "evals", ">", step);
+  for (const char* table : {"dropped", "samples", "greedy", "evals"}) drop_rows(database_.get(), table, ">", step);
   transaction.commit();
 }
 

@@ -35,7 +35,7 @@ reward::Launch launch_of(const Name& name, Kind kind, int reply) {
 }
 
 // What the process says, to its end. Errors: PeerError at the deadline; Interrupted.
-std::string said(const reward::Fd& from, const std::string& where, const FetchOptions& options) {
+std::string said(const Descriptor& from, const std::string& where, const FetchOptions& options) {
   const Deadline deadline = Deadline::after_s(options.timeout_s);
   std::string text;
   char block[4096];
@@ -43,9 +43,9 @@ std::string said(const reward::Fd& from, const std::string& where, const FetchOp
     if (options.stop && options.stop()) throw Interrupted("stopped while " + where + " was fetched; what is here by now stays");
     if (deadline.passed())
       throw PeerError(join_text(where, ": is not fetched after ", options.timeout_s, " s (run.fetch_timeout_s); what is here stays"));
-    pollfd ready{from.get(), POLLIN, 0};
+    pollfd ready{from.number(), POLLIN, 0};
     if (::poll(&ready, 1, kMomentMs) <= 0) continue;
-    const ssize_t got = ::read(from.get(), block, sizeof block);
+    const ssize_t got = ::read(from.number(), block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     text.append(block, static_cast<size_t>(got));
@@ -58,7 +58,7 @@ std::string said(const reward::Fd& from, const std::string& where, const FetchOp
 std::string fetched(const Name& name, Kind kind, const std::string& where, const FetchOptions& options) {
   log::info("fetching ", to_text(name), name.revision.empty() ? "" : ", unless it is here");
   auto [reply, for_child] = reward::pipe_pair();
-  reward::Process process(launch_of(name, kind, for_child.get()));
+  reward::Process process(launch_of(name, kind, for_child.number()));
   for_child.close();
   const std::string text = said(reply, where, options);
   const int status = process.wait_or_end(kEndPatienceS);

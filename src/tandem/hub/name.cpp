@@ -43,12 +43,6 @@ bool is_data_file(const std::string& text) {
   return std::ranges::any_of(kDataSuffixes, [&](std::string_view suffix) { return text.ends_with(suffix); });
 }
 
-std::string joined(const std::vector<std::string>& parts, size_t first) {
-  std::string text;
-  for (size_t i = first; i < parts.size(); ++i) text += (i > first ? "/" : "") + parts[i];
-  return text;
-}
-
 // OWNER/NAME[/PATH][@REVISION]; nullopt if it is none.
 std::optional<Name> plain_name(const std::string& text, Kind kind) {
   const size_t at = text.find('@');
@@ -58,7 +52,7 @@ std::optional<Name> plain_name(const std::string& text, Kind kind) {
   const std::vector<std::string> parts = parts_of(text.substr(0, at));
   if (parts.size() < 2 || (kind == Kind::kModel && parts.size() > 2) || !std::ranges::all_of(parts, is_word)) return std::nullopt;
   name.repository = parts[0] + "/" + parts[1];
-  name.path = joined(parts, 2);
+  name.path = joined(std::span(parts).subspan(2), "/");
   return name;
 }
 
@@ -89,7 +83,7 @@ std::optional<Name> name_of_fetched(const std::string& path) {
     const bool is_kept = folder.starts_with("models--") || folder.starts_with("datasets--");
     if (!is_kept || owner == std::string::npos || parts[i + 1] != "snapshots" || !is_commit(parts[i + 2])) continue;
     Name name{.repository = folder.substr(kind + 2, owner - kind - 2) + "/" + folder.substr(owner + 2)};
-    name.path = joined(parts, i + 3);
+    name.path = joined(std::span(parts).subspan(i + 3), "/");
     name.revision = parts[i + 2];
     if (i > 0 && parts[i - 1] == "pinned") name.host = Host::kModelScope;  // fetch.py:ModelScope
     return name;

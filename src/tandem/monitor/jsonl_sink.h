@@ -14,7 +14,6 @@ class JsonlSink : public Sink {
   explicit JsonlSink(const std::string& path, ResumeAt resume_at_bytes = {}) : file_(path, resume_at_bytes, whole_lines) {}
 
   void write_step(int64_t step, const Metrics& metrics) override;
-  void write_spans(const std::vector<SpanRecord>&) override {}
   int64_t flush() override { return file_.flush(); }
   std::string name() const override { return "metrics"; }
 

@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "tandem/base/clock.h"
+
 namespace tandem::monitor {
 namespace {
 
@@ -61,11 +63,7 @@ Metrics Recorder::current() const {
 Metrics Recorder::commit_step(int64_t step) {
   Metrics metrics;
   std::vector<SpanRecord> spans;
-  {
-    std::lock_guard lock(mutex_);
-    metrics.swap(metrics_);
-    spans.swap(spans_);
-  }
+  locked(mutex_, [&] { metrics.swap(metrics_), spans.swap(spans_); });
   std::lock_guard lock(sink_mutex_);
   for (auto& sink : sinks_) {
     sink->write_spans(spans);

@@ -16,7 +16,6 @@ class TensorBoardSink : public Sink {
   explicit TensorBoardSink(const std::string& folder, ResumeAt resume_at_bytes = {});
 
   void write_step(int64_t step, const Metrics& metrics) override;
-  void write_spans(const std::vector<SpanRecord>&) override {}
   int64_t flush() override { return file_.flush(); }
   std::string name() const override { return "tensorboard"; }
   const std::string& path() const { return file_.path(); }

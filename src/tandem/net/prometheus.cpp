@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/base/strings.h"
+
 namespace tandem::net {
 namespace {
 
@@ -19,13 +21,8 @@ std::string number_text(double value) {
 
 // Of a label all three are escaped, of HELP not the quote.
 std::string escaped(const std::string& text, bool is_label) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n') out += "\\n";
-    else if (c == '\\' || (c == '"' && is_label)) (out += '\\') += c;
-    else out += c;
-  }
-  return out;
+  const std::string out = replaced(replaced(text, "\\", "\\\\"), "\n", "\\n");
+  return is_label ? replaced(out, "\"", "\\\"") : out;
 }
 
 }  // namespace

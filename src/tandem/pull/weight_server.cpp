@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/rng.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/pull/boxes.h"
 
@@ -26,9 +26,6 @@ constexpr size_t kVersions = 4;  // kept for readers that are at it
 using Ask = WeightsRequest::Ask;
 
 }  // namespace
-
-WeightServer::WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address)
-    : WeightServer(table, dtype, address, comm::make_keys()) {}
 
 WeightServer::WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address,
                            const comm::ServerKeys& keys)
@@ -76,8 +73,7 @@ void WeightServer::publish(const at::Tensor& values, PolicyVersion version) {
   TANDEM_CHECK(values.numel() == table_.num_elements && values.scalar_type() == dtype_, "values that do not lie as the table says");
   const std::shared_ptr<Version> next = room();
   values_of(*next).copy_(values);
-  std::random_device device;
-  next->secret = static_cast<int64_t>((static_cast<uint64_t>(device()) << 31) ^ device());
+  next->secret = unseeded_number();
   std::memcpy(next->memory->bytes().data(), &next->secret, sizeof next->secret);
   std::lock_guard lock(mutex_);
   next->number = version;
@@ -176,7 +172,6 @@ std::vector<std::byte> WeightServer::answer(std::span<const std::byte> bytes) {
       ++counts_.mapped;
     }
     if (answer.has_it) say_where(request, answer);
-    counts_.refused += !answer.has_it;
   }
   std::vector<std::byte> boxes;
   if (answer.has_it && request.ask == Ask::kBoxes) boxes = boxes_of(*version, request);

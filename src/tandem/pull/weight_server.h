@@ -24,7 +24,6 @@ struct WeightServerCounts {
   int64_t bytes_copied = 0;  ///< by publish()
   int64_t bytes_sent = 0;    ///< of boxes, through sockets
   int64_t mapped = 0;        ///< times that a reader was told where they lie
-  int64_t refused = 0;       ///< requests for a version that is not here
   int64_t sent_elsewhere = 0;  ///< times that a reader was sent to another that had it
 };
 
@@ -35,7 +34,8 @@ struct WeightServerCounts {
 class WeightServer {
  public:
   /// `table`: how the rank's values lie, of dtype `dtype`.
-  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address);
+  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address,
+               const comm::ServerKeys& keys = comm::make_keys());
   ~WeightServer();
 
   /// These are the weights of `version` from now on. Who asks for an older one hears of it; who reads it in place reads on.
@@ -50,7 +50,6 @@ class WeightServer {
     int64_t secret = 0;
     std::unique_ptr<comm::SharedMemory> memory;
   };
-  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address, const comm::ServerKeys& keys);
   std::shared_ptr<Version> room();
   std::shared_ptr<Version> version_of(PolicyVersion number) const;
   at::Tensor values_of(const Version& version) const;

@@ -107,7 +107,6 @@ bool WeightSource::map(Known& holder, const Wanted& wanted, Fetched& so_far) {
   const at::Tensor values = at::from_blob(from, {holder.table.num_elements}, at::TensorOptions(holder.holder.dtype));
   const std::vector<reshard::Held> held = reshard::held_weights(holder.table, values, dtype);
   for (const NumberedBox& each : common_boxes(into, held)) view_of(into, each).copy_(view_of(held, each).to(dtype));
-  bytes_mapped_ += bytes;
   return true;
 }
 

@@ -32,8 +32,7 @@ void write(ByteWriter& out, const WeightHolder& holder) {
   out.number(static_cast<int64_t>(holder.dtype));
 }
 
-WeightHolder read_holder(ByteReader& in) {
-  WeightHolder holder;
+void read(ByteReader& in, WeightHolder& holder) {
   holder.place = in.text("a place");
   if (holder.place.size() > kMaxPlace) in.fail(join_text("a place of ", holder.place.size(), " characters"));
   const std::string layout = in.text("a layout");
@@ -46,7 +45,6 @@ WeightHolder read_holder(ByteReader& in) {
   if (rank < 0 || rank >= holder.layout.world()) in.fail("a rank that its layout does not have");
   holder.rank = static_cast<int>(rank);
   holder.dtype = read_dtype(in);
-  return holder;
 }
 
 std::vector<std::byte> to_bytes(const WeightsRequest& request) {
@@ -75,7 +73,7 @@ WeightsRequest weights_request_of(std::span<const std::byte> bytes) {
   if (ask < 0 || ask > static_cast<int64_t>(WeightsRequest::Ask::kHave)) in.fail("it asks nothing that is known");
   request.ask = static_cast<WeightsRequest::Ask>(ask);
   request.version = PolicyVersion{in.number("the version")};
-  request.holder = read_holder(in);
+  read(in, request.holder);
   request.part = in.text("its part");
   if (request.part.size() > kMaxPart) in.fail(join_text("a part of ", request.part.size(), " characters"));
   request.dtype = read_dtype(in);
@@ -116,7 +114,7 @@ WeightsAnswer weights_answer_of(std::span<const std::byte> bytes) {
   answer.waits = in.number("whether to wait") != 0;
   const bool is_elsewhere = in.number("whether another has it") != 0, is_lent = in.number("whether it is lent") != 0;
   answer.digest = static_cast<uint64_t>(in.number("a digest"));
-  if (is_elsewhere) answer.elsewhere = read_holder(in);
+  if (is_elsewhere) read(in, answer.elsewhere.emplace());
   if (is_lent) {
     answer.secret = in.number("its secret");
     in.raw(&answer.lent.emplace(), sizeof(comm::SharedHandle), "where it lies");

@@ -40,7 +40,7 @@ struct WeightHolder {
 };
 void write(ByteWriter& out, const WeightHolder& holder);
 /// Errors: PeerError for what is no holder.
-WeightHolder read_holder(ByteReader& in);
+void read(ByteReader& in, WeightHolder& holder);
 
 struct WeightsRequest {
   enum class Ask : int64_t {

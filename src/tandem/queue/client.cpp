@@ -2,12 +2,12 @@
 #include "tandem/queue/client.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/rng.h"
 
 namespace tandem::queue {
 namespace {
@@ -18,18 +18,13 @@ constexpr double kSilentS = 5;     // after which someone is told
 constexpr double kLastWordsS = 5;  // for the answer to the call that is under way, or begun, when it is to stop
 constexpr double kLookS = 0.2;  // between two looks whether it is to stop
 
-int64_t random_number() {
-  std::random_device device;
-  return static_cast<int64_t>((static_cast<uint64_t>(device()) << 32) | device());
-}
-
 }  // namespace
 
 Client::Client(Transport& transport, Store& store, const ClientOptions& options)
     : transport_(transport),
       store_(store),
       options_(options),
-      caller_({transport.own_store(), options.dtype, options.device}, random_number() >> 2, {random_number(), random_number()}) {}
+      caller_({transport.own_store(), options.dtype, options.device}, unseeded_number() >> 2, {unseeded_number(), unseeded_number()}) {}
 
 void Client::fail(const std::string& what) const { throw PeerError(transport_.name() + ": " + what); }
 
@@ -92,10 +87,7 @@ Client::What Client::ask_as_before(decltype(Call::verb) verb) {
 }
 
 std::vector<SampleId> Client::samples_of(std::span<const GroupId> groups) const {
-  std::vector<SampleId> samples;
-  for (const GroupId group : groups)
-    for (int64_t i = 0; i < group_size_; ++i) samples.push_back(data::sample_id(group, group_size_, i));
-  return samples;
+  return data::ids_of(data::bare_heads(groups, group_size_));
 }
 
 void Client::drop(std::span<const GroupId> groups) {

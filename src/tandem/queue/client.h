@@ -26,6 +26,7 @@ struct Task {
   Lease lease;
   data::Prompt prompt;
   std::vector<data::Sample> begun = {};  ///< what another reported of it; empty: it starts anew
+  static void each(auto& m, auto&& field) { field(m.lease), field(m.prompt), field(m.begun); }
 };
 
 /// What lies between a client, its desk and the stores of others. What is sent may be lost or come twice.

@@ -12,8 +12,6 @@ using nlohmann::json;
 
 namespace {
 
-std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
-
 json columns_of(const Answer& answer) {
   json columns = parse_or_discard<json>(answer.columns.empty() ? "{}" : answer.columns);
   return columns.is_object() ? columns : json::object();
@@ -37,10 +35,10 @@ std::string batch_json(std::span<const Answer> answers) {
     batch[name] = json::array();
   std::string columns;  // as they are written
   for (const Answer& answer : answers) {
-    batch["prompts"].push_back(well_formed(answer.prompt));
-    batch["completions"].push_back(well_formed(answer.response));
-    batch["answers"].push_back(well_formed(answer.gold));
-    batch["data_sources"].push_back(well_formed(answer.data_source));
+    batch["prompts"].push_back(text::repair_utf8(answer.prompt));
+    batch["completions"].push_back(text::repair_utf8(answer.response));
+    batch["answers"].push_back(text::repair_utf8(answer.gold));
+    batch["data_sources"].push_back(text::repair_utf8(answer.data_source));
     batch["response_tokens"].push_back(answer.response_tokens);
     batch["truncated"].push_back(answer.truncated);
     columns += (columns.empty() ? "" : ",") + (columns_of(answer).empty() ? "{}" : answer.columns);

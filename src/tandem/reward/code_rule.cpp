@@ -17,28 +17,28 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
+constexpr const char* kCode = "code";
 constexpr const char* kByReference = "passed by_reference";  // what judge.py says
 
 SandboxLimits limits_of(const CodeOptions& o) {
   return {o.code_timeout_s, o.code_memory_mib * kMib, o.code_output_kib << 10, o.code_file_mib * kMib};
 }
 
-class CodeRule : public Rule {
+class CodeJudge {
  public:
-  CodeRule(const CodeOptions& o, const std::string& python, FileGuard guard)
+  CodeJudge(const CodeOptions& o, const std::string& python, FileGuard guard)
       : sandbox_(python.empty() ? "python3" : python, limits_of(o), guard), share_(o.code_score == "share") {}
 
-  const std::string& name() const override { return name_; }
-  void abandon() const noexcept override { ++num_abandoned_; }
+  void abandon() { ++num_abandoned_; }
 
-  Score score(const Answer& answer) const override {
+  Score score(const Answer& answer) const {
     const std::vector<CodeTest> tests = code_tests(answer.gold);
     const std::optional<std::string> source = code_block(answer.response);
     const int64_t abandoned = num_abandoned_;
     size_t num_passed = 0, num_by_reference = 0;
     for (const CodeTest& test : tests) {
       if (!source) break;
-      if (num_abandoned_ != abandoned) throw UserError(name_, "the answer was given up", "the run is ending");
+      if (num_abandoned_ != abandoned) throw UserError(kCode, "the answer was given up", "the run is ending");
       const Outcome outcome = outcome_of(*source, test);
       if (outcome.passed) ++num_passed;
       if (outcome.by_reference) ++num_by_reference;
@@ -47,7 +47,7 @@ class CodeRule : public Rule {
     const double share = static_cast<double>(num_passed) / static_cast<double>(tests.size());
     const double score = share_ ? share : num_passed == tests.size() ? 1.0 : 0.0;
     const double by_reference = static_cast<double>(num_by_reference) / static_cast<double>(tests.size());
-    return {score, {{name_, score}, {name_ + "/passed", share}, {name_ + "/by_reference", by_reference}}, source.value_or("")};
+    return {score, {{kCode, score}, {"code/passed", share}, {"code/by_reference", by_reference}}, source.value_or("")};
   }
 
  private:
@@ -70,15 +70,13 @@ class CodeRule : public Rule {
 
   Sandbox sandbox_;
   bool share_;
-  std::string name_ = "code";
-  mutable std::atomic<int64_t> num_abandoned_ = 0;
+  std::atomic<int64_t> num_abandoned_ = 0;
 };
 
 }  // namespace
 
-std::string code_guard_text() { return code_guard_text(landlock_version()); }
-
-std::string code_guard_text(int landlock) {
+std::string code_guard_text(std::optional<int> version) {
+  const int landlock = version ? *version : landlock_version();
   if (landlock >= kNeededLandlock) return join_text("Landlock ", landlock,
       ": a program reads the folders of Python and its own, and no other file");
   return join_text(landlock > 0 ? join_text("Landlock ", landlock) : "no Landlock", " (", kNeededLandlock,
@@ -97,18 +95,16 @@ void describe(OptionVisitor& field, CodeOptions& o) {
         one_of({"auto", "require"}));
 }
 
-std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python) {
-  return code_rule(options, python, landlock_version());
-}
-
-std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, int landlock) {
-  const bool is_strong = landlock >= kNeededLandlock;
+std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, std::optional<int> landlock) {
+  const bool is_strong = (landlock ? *landlock : landlock_version()) >= kNeededLandlock;
   if (!is_strong && options.code_guard == "require")
     throw UserError("reward.code_guard", "this kernel has " + code_guard_text(landlock),
         "Linux 6.2 or newer with Landlock on; or code_guard: auto");
   if (!is_strong)
     log::warning("reward.rule code: this kernel has ", code_guard_text(landlock), " (reward.code_guard: require refuses to run so)");
-  return std::make_unique<CodeRule>(options, python, is_strong ? FileGuard::kAuto : FileGuard::kReadOnly);
+  const auto judge = std::make_shared<CodeJudge>(options, python, is_strong ? FileGuard::kAuto : FileGuard::kReadOnly);
+  const auto score = [judge](const Answer& answer) { return judge->score(answer); };
+  return std::make_unique<FunctionRule>(kCode, score, RuleNeeds{}, [judge] { judge->abandon(); });
 }
 
 }  // namespace tandem::reward

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tandem/base/options.h"
@@ -22,15 +23,12 @@ struct CodeOptions {
 };
 void describe(OptionVisitor& field, CodeOptions& o);
 
-/// What holds a program back from the files of this user, on this kernel and on one with that version of Landlock (0: none).
-std::string code_guard_text();
-std::string code_guard_text(int landlock);
+/// What holds a program back from the files of this user, on a kernel with that version of Landlock (0: none); nullopt: on this one.
+std::string code_guard_text(std::optional<int> landlock = {});
 
 /// Runs the Python program in the last fenced block of a response in a sandbox, against the tests in gold (code_tests.h). `python`
 /// runs it; empty: python3. On a kernel with too little Landlock, a warning. Errors: UserError where no sandbox is to be had, or not
-/// the guard that is required, now; for a gold that holds no tests, when it scores.
-std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python);
-/// The same as on a kernel with that version of Landlock.
-std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, int landlock);
+/// the guard that is required, now; for a gold that holds no tests, when it scores. `landlock` as above.
+std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python, std::optional<int> landlock = {});
 
 }  // namespace tandem::reward

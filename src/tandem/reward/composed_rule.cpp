@@ -10,7 +10,7 @@
 
 namespace tandem::reward {
 
-std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, BatchRule::Function function) {
+std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, Rule::Function function) {
   const auto any = [&](bool (Rule::*says)() const) {
     return std::ranges::any_of(parts, [&](const auto& part) { return (*part.*says)(); });
   };
@@ -18,7 +18,7 @@ std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_pt
   const auto abandon = [parts] {
     for (const auto& part : parts) part->abandon();
   };
-  return std::make_unique<BatchRule>(std::move(name), needs, std::move(function), abandon);
+  return std::make_unique<Rule>(std::move(name), needs, std::move(function), abandon);
 }
 
 std::unique_ptr<Rule> length_rule(std::unique_ptr<Rule> math) {

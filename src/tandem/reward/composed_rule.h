@@ -11,7 +11,7 @@
 namespace tandem::reward {
 
 /// A rule whose function passes answers on to `parts`. It needs and reads what one of them does, and is abandoned with them.
-std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, BatchRule::Function function);
+std::unique_ptr<Rule> composed_rule(std::string name, std::vector<std::shared_ptr<Rule>> parts, Rule::Function function);
 
 /// Kimi k1.5's length reward (graders.h); right is what `math` says.
 std::unique_ptr<Rule> length_rule(std::unique_ptr<Rule> math);

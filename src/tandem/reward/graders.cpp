@@ -399,10 +399,7 @@ std::string f1_normal(std::string_view text) {
   static const TrustedRegex kArticles(R"(\b(?:a|an|the)\b)");
   std::string plain = lower_ascii(text);
   std::erase_if(plain, [](unsigned char c) { return c < 128 && std::ispunct(c); });
-  std::string out;
-  for (const std::string& word : words_of(kArticles.replaced_in(plain, [](const Regex::Scan&) { return " "; })))
-    out += (out.empty() ? "" : " ") + word;
-  return out;
+  return joined(words_of(kArticles.replaced_in(plain, [](const Regex::Scan&) { return " "; })), " ");
 }
 
 F1 f1_score(std::string_view response, std::string_view gold) {

@@ -149,7 +149,7 @@ std::unique_ptr<Rule> http_rule(const HttpOptions& options, double timeout_s) {
     return scores_of_reply(server->post(batch_json(answers)), answers.size(), server->where);
   };
   const RuleNeeds needs{false, true, true};  // what it needs is its own affair
-  return std::make_unique<BatchRule>(kName, needs, score, [server] { server->abandon(); });
+  return std::make_unique<Rule>(kName, needs, score, [server] { server->abandon(); });
 }
 
 }  // namespace tandem::reward

@@ -33,7 +33,7 @@ std::unique_ptr<Rule> worker_rule(const std::string& name, RuleNeeds needs, Pyth
     if (scores == reply.end() || !scores->is_array()) throw UserError(name, "gave no scores", "expected a score per answer");
     return scores_of(*scores, answers.size(), name);
   };
-  return std::make_unique<BatchRule>(name, needs, score, [workers] { workers->abandon(); });
+  return std::make_unique<Rule>(name, needs, score, [workers] { workers->abandon(); });
 }
 
 }  // namespace

@@ -101,24 +101,19 @@ constexpr const char* kModel = "model";
 
 }  // namespace
 
-std::vector<Score> Rule::score_batch(std::span<const Answer> answers) const {
-  std::vector<Score> scores;
-  for (const Answer& answer : answers) scores.push_back(score(answer));
-  return scores;
-}
-
-FunctionRule::FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs)
-    : BatchRule(name, needs, [name, function = std::move(function)](std::span<const Answer> answers) {
+FunctionRule::FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs,
+                           std::function<void()> abandon)
+    : Rule(name, needs, [name, function = std::move(function)](std::span<const Answer> answers) {
         std::vector<Score> scores;
         for (const Answer& answer : answers) {
           Score& score = scores.emplace_back(function(answer));
           if (score.parts.empty()) score.parts = {{name, score.score}};
         }
         return scores;
-      }) {}
+      }, std::move(abandon)) {}
 
-std::unique_ptr<Rule> batch_rule(std::string name, BatchRule::Function function) {
-  return std::make_unique<BatchRule>(std::move(name), RuleNeeds{false, true, true}, std::move(function));
+std::unique_ptr<Rule> batch_rule(std::string name, Rule::Function function) {
+  return std::make_unique<Rule>(std::move(name), RuleNeeds{false, true, true}, std::move(function));
 }
 
 std::vector<std::string> rule_names() {
@@ -128,11 +123,7 @@ std::vector<std::string> rule_names() {
   return names;
 }
 
-std::string listed_rules() {
-  std::string names;
-  for (const std::string& name : rule_names()) names += (names.empty() ? "" : " ") + name;
-  return names;
-}
+std::string listed_rules() { return joined(rule_names(), " "); }
 
 std::string_view rule_help() {
   static const std::string help =
@@ -197,13 +188,11 @@ std::vector<std::string> python_files(const Options& o) {
 
 void check_used(const Options& options, const std::string& where) {
   const std::vector<std::string> names = rule_names(options);
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
   const std::array<std::array<std::string, 3>, 3> uses = {
       {{"python", options.python, "python"}, {"url", options.url, "http"}, {"model", options.model, kModel}}};
   for (const auto& [option, value, rule] : uses)
     if (!value.empty() && std::ranges::find(names, rule) == names.end())
-      throw UserError(where, join_text("reward.", option, " is '", value, "', and the reward goes by ", all, " alone"),
+      throw UserError(where, join_text("reward.", option, " is '", value, "', and the reward goes by ", joined(names, ", "), " alone"),
                       join_text("an empty reward.rule, or ", rule, " as one of reward.rules; else an empty reward.", option));
 }
 

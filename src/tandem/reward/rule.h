@@ -33,44 +33,30 @@ struct Score {
   std::string extracted;                              ///< what the rule took as the answer; "" if nothing
 };
 
+struct RuleNeeds {
+  bool gold = true;         ///< it scores by a right answer alone
+  bool columns = false;     ///< it goes by Answer::columns, so that those must be kept
+  bool reads_gold = gold;   ///< it goes by a right answer where there is one, so that whoever scores by it must have that
+};
+
+/// A rule from a function of several answers, which gives one score per answer, in their order.
 /// Threads    score() may run in any number of threads at once.
 /// Errors     UserError for a gold or pattern the rule cannot use; a wrong answer is a score, never an error.
 class Rule {
  public:
-  virtual ~Rule() = default;
-  virtual Score score(const Answer& answer) const = 0;
-  /// One score per answer, in their order; a rule that gains from batches overrides it.
-  virtual std::vector<Score> score_batch(std::span<const Answer> answers) const;
-  virtual const std::string& name() const = 0;
-  /// False if it scores without a right answer.
-  virtual bool needs_gold() const { return true; }
-  /// Whether it goes by a right answer where there is one, so that whoever scores by it must have that.
-  virtual bool reads_gold() const { return needs_gold(); }
-  /// Whether it goes by Answer::columns, so that those must be kept.
-  virtual bool reads_columns() const { return false; }
-  /// Makes the calls in progress end soon, by throwing; later ones work.
-  virtual void abandon() const noexcept {}
-};
-
-/// What Rule::needs_gold, reads_columns and reads_gold say.
-struct RuleNeeds {
-  bool gold = true, columns = false, reads_gold = gold;
-};
-
-/// A rule from a function of several answers.
-class BatchRule : public Rule {
- public:
   using Function = std::function<std::vector<Score>(std::span<const Answer>)>;
-  /// `abandon` as the rule's own; it may be empty, and does not throw.
-  BatchRule(std::string name, RuleNeeds needs, Function function, std::function<void()> abandon = {})
+  /// `abandon` may be empty, and does not throw.
+  Rule(std::string name, RuleNeeds needs, Function function, std::function<void()> abandon = {})
       : name_(std::move(name)), needs_(needs), function_(std::move(function)), abandon_(std::move(abandon)) {}
-  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).at(0); }
-  std::vector<Score> score_batch(std::span<const Answer> answers) const override { return function_(answers); }
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return needs_.gold; }
-  bool reads_gold() const override { return needs_.reads_gold; }
-  bool reads_columns() const override { return needs_.columns; }
-  void abandon() const noexcept override {
+  virtual ~Rule() = default;
+  Score score(const Answer& answer) const { return score_batch({&answer, 1}).at(0); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const { return function_(answers); }
+  const std::string& name() const { return name_; }
+  bool needs_gold() const { return needs_.gold; }
+  bool reads_gold() const { return needs_.reads_gold; }
+  bool reads_columns() const { return needs_.columns; }
+  /// Makes the calls in progress end soon, by throwing; later ones work.
+  void abandon() const noexcept {
     if (abandon_) abandon_();
   }
 
@@ -82,14 +68,14 @@ class BatchRule : public Rule {
 };
 
 /// A rule from a function of one answer; parts hold its score under its name unless it fills them.
-class FunctionRule : public BatchRule {
+class FunctionRule : public Rule {
  public:
   using Needs = RuleNeeds;
-  FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs = {});
+  FunctionRule(const std::string& name, std::function<Score(const Answer&)> function, Needs needs = {}, std::function<void()> abandon = {});
 };
 
 /// A rule from a function of the answers to a prompt; it asks for no right answer, and reads columns.
-std::unique_ptr<Rule> batch_rule(std::string name, BatchRule::Function function);
+std::unique_ptr<Rule> batch_rule(std::string name, Rule::Function function);
 
 std::vector<std::string> rule_names();
 /// Those in a line, as help and errors have them.

@@ -164,10 +164,7 @@ void Scorer::work() {
 }
 
 void Scorer::submit(data::Group&& group) {
-  {
-    std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(group)});
-  }
+  locked(mutex_, [&] { jobs_.push_back({std::move(group)}); });
   submitted_.notify_one();
 }
 

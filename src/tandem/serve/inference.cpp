@@ -65,10 +65,6 @@ void Inference::load() { (void)state_->model(); }
 
 const text::Tokenizer* Inference::tokenizer() const { return state_->tokenizer ? &*state_->tokenizer : nullptr; }
 
-double Inference::generate(std::vector<data::Prompt> prompts, const GenerateOptions& options, const std::function<void(const data::Group&)>& emit) {
-  return answer(std::move(prompts), options, {}, emit).tokens_per_s;
-}
-
 Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
                          const std::function<void(const data::Group&)>& graded) {
   if (prompts.empty()) return {};

@@ -48,10 +48,8 @@ class Inference {
   void load();
   /// Null if the directory has no tokenizer.
   const text::Tokenizer* tokenizer() const;
-  /// Answers each prompt; `prompt.ids` must be filled. `emit` gets the groups in input order, each as soon as it and those
-  /// before it are done; their samples' text is filled where there is a tokenizer. Returns sampled tokens per second.
-  double generate(std::vector<data::Prompt> prompts, const GenerateOptions& options, const std::function<void(const data::Group&)>& emit);
-  /// The same, graded: answers.h.
+  /// Answers each prompt; `prompt.ids` must be filled. `graded` gets the groups in input order, each as soon as it and those
+  /// before it are done; their samples' text is filled where there is a tokenizer. Without a rule they have no score: answers.h.
   Graded answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
                 const std::function<void(const data::Group&)>& graded);
   /// Answers one prompt by an engine that stays, so that what later prompts begin with is found in its cache. `goes_on` hears of each

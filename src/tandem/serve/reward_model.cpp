@@ -22,6 +22,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+constexpr const char* kModelRule = "model";
 constexpr int64_t kPassTokens = 8192;  // at most, unless one sequence has more: bounds the activations
 
 // The tokens that all of them begin with, but each keeps one of its own.
@@ -99,9 +100,26 @@ class RewardModels::Model {
     model_.load(dir_);
   }
 
-  Tokens tokens(const reward::Answer& answer) const { return text_.tokens(answer); }
   void abandon() const noexcept { ++num_abandoned_; }
-  std::vector<double> scores(std::span<const Tokens> sequences) const {
+  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const {
+    if (answers.empty()) return {};
+    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
+    std::vector<size_t> sequence_of;
+    std::map<Tokens, size_t> known;
+    for (const reward::Answer& answer : answers) {
+      Tokens tokens = text_.tokens(answer);
+      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
+      if (fresh) sequences.push_back(std::move(tokens));
+      sequence_of.push_back(place->second);
+    }
+    const std::vector<double> values = this->values(sequences);
+    std::vector<reward::Score> scores;
+    for (const size_t i : sequence_of) scores.push_back({values[i], {{kModelRule, values[i]}}, ""});
+    return scores;
+  }
+
+ private:
+  std::vector<double> values(std::span<const Tokens> sequences) const {
     const device::ThreadLimit limit(threads_);
     device::backend_of(arena_.device()).use(arena_.device());
     const int64_t seen = num_abandoned_;
@@ -118,7 +136,6 @@ class RewardModels::Model {
     return scores;
   }
 
- private:
   std::vector<double> run(std::span<const Tokens> sequences, size_t stem, int64_t seen) const {
     at::NoGradGuard off;
     const ScorePass pass = pack(sequences, stem);
@@ -138,39 +155,6 @@ class RewardModels::Model {
   mutable std::atomic<int64_t> num_abandoned_ = 0;
 };
 
-namespace {
-
-class ModelRule final : public reward::Rule {
- public:
-  explicit ModelRule(const RewardModels::Model& model) : model_(model) {}
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return false; }
-  void abandon() const noexcept override { model_.abandon(); }
-  reward::Score score(const reward::Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override {
-    if (answers.empty()) return {};
-    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
-    std::vector<size_t> sequence_of;
-    std::map<Tokens, size_t> known;
-    for (const reward::Answer& answer : answers) {
-      Tokens tokens = model_.tokens(answer);
-      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
-      if (fresh) sequences.push_back(std::move(tokens));
-      sequence_of.push_back(place->second);
-    }
-    const std::vector<double> values = model_.scores(sequences);
-    std::vector<reward::Score> scores;
-    for (const size_t i : sequence_of) scores.push_back({values[i], {{name_, values[i]}}, ""});
-    return scores;
-  }
-
- private:
-  const RewardModels::Model& model_;
-  std::string name_ = "model";
-};
-
-}  // namespace
-
 RewardModels::RewardModels(int threads, device::Arena arena) : threads_(threads), arena_(std::move(arena)) {}
 RewardModels::~RewardModels() = default;
 
@@ -178,7 +162,8 @@ reward::ModelRuleMaker RewardModels::maker() {
   return [this](const reward::Options& options) -> std::unique_ptr<reward::Rule> {
     std::unique_ptr<const Model>& model = models_[{options.model, options.model_dtype}];
     if (!model) model = std::make_unique<const Model>(options, arena_, threads_);
-    return std::make_unique<ModelRule>(*model);
+    const auto score = [&on = *model](std::span<const reward::Answer> answers) { return on.score_batch(answers); };
+    return std::make_unique<reward::Rule>(kModelRule, reward::RuleNeeds{false}, score, [&on = *model] { on.abandon(); });
   };
 }
 

@@ -15,8 +15,6 @@ namespace {
 
 using TokenIds = std::vector<int32_t>;
 
-std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
-
 }  // namespace
 
 model::ModelConfig reward_model_config(const std::string& dir) {
@@ -65,10 +63,10 @@ TokenIds ScoredText::whole(const reward::Answer& answer) const {
   if (answer.messages.empty() || !chat_) {
     if (answer.prompt.empty() && !answer.messages.empty())
       throw UserError("reward.model " + dir_, "has no chat template, and the prompt is a list of messages", "a prompt that is a text");
-    return tokenizer_.encode(well_formed(answer.prompt) + well_formed(answer.response));
+    return tokenizer_.encode(text::repair_utf8(answer.prompt) + text::repair_utf8(answer.response));
   }
   text::Conversation talk = text::Conversation::from_json(parse_exact(answer.messages).value, "reward.model " + dir_);
-  talk.messages.push_back({{"role", "assistant"}, {"content", well_formed(answer.response)}});
+  talk.messages.push_back({{"role", "assistant"}, {"content", text::repair_utf8(answer.response)}});
   talk.add_generation_prompt = false;
   return text::encode_rendered(tokenizer_, chat_->render(talk));
 }

@@ -21,7 +21,6 @@
 namespace tandem::sink {
 
 using nlohmann::json;
-using reward::Fd;
 
 namespace {
 
@@ -57,8 +56,6 @@ json json_of(const Job& job) {
           {"group", o.group}, {"recipe", job.recipe}, {"mlflow_tracking_uri", o.mlflow_tracking_uri}};
 }
 
-double left_s(const Deadline& deadline) { return std::chrono::duration<double>(deadline.time() - Clock::now()).count(); }
-
 }  // namespace
 
 Worker::Worker(Job job) : job_(std::move(job)) {
@@ -88,7 +85,7 @@ void Worker::supervise() noexcept {
       const Left left = run_process();
       if (left != Left::kDied) return;
       warn_once("", "the process of the sinks ended with " + died_ + "; it is started again (sinks.log has its words)");
-      pollfd end{wake_reader_.get(), POLLIN, 0};
+      pollfd end{wake_reader_.number(), POLLIN, 0};
       (void)poll(&end, 1, static_cast<int>(pause_s * 1000));
     }
     if (run_process() == Left::kDied) log::info("monitor.sinks: the process ends again and again; --resume sends what is missing");
@@ -99,20 +96,20 @@ void Worker::supervise() noexcept {
 
 Worker::Left Worker::run_process() {
   auto [ours, theirs] = reward::socket_pair();
-  const Fd job = reward::bytes_to_read(json_of(job_).dump(-1, ' ', false, json::error_handler_t::replace));
+  const Descriptor job = reward::bytes_to_read(json_of(job_).dump(-1, ' ', false, json::error_handler_t::replace));
   const std::string log_path = job_.run_dir + "/sinks.log";
-  const Fd log(::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const Descriptor log(::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   reward::Launch launch;
   launch.argv = {reward::package_python(job_.options.python_executable), "-u", "-c", std::string(source("worker.py"))};
   launch.inherit_env = true;
-  launch.fds = {job.get(), log.get(), log.get(), theirs.get()};
+  launch.fds = {job.number(), log.number(), log.number(), theirs.number()};
   reward::Process process(launch);
   theirs.close();
   reward::never_block(ours);
   return follow(process, std::move(ours));
 }
 
-Worker::Left Worker::follow(reward::Process& process, Fd channel) {
+Worker::Left Worker::follow(reward::Process& process, Descriptor channel) {
   std::string text;
   bool told = false, waits_quietly = true;
   over_ = false;
@@ -120,20 +117,20 @@ Worker::Left Worker::follow(reward::Process& process, Fd channel) {
   for (bool open = true; open && !over_;) {
     if (ending_ && !told) {
       const char* word = word_of(how_);
-      told = ::send(channel.get(), word, std::strlen(word), MSG_NOSIGNAL) > 0;  // the buffer is empty: it has room
+      told = ::send(channel.number(), word, std::strlen(word), MSG_NOSIGNAL) > 0;  // the buffer is empty: it has room
     }
     if (ending_ && deadline_->passed()) break;
-    const double still_s = ending_ ? left_s(*deadline_) : kQuietWaitS;
+    const double still_s = ending_ ? deadline_->left_s() : kQuietWaitS;
     if (ending_ && waits_quietly && patience_s() - still_s > kQuietWaitS) {
       log::info("monitor.sinks: waiting for ", unfinished(), ", at most ", patience_s(), " s");
       waits_quietly = false;
     }
-    pollfd fds[] = {{channel.get(), POLLIN, 0}, {ending_ ? -1 : wake_reader_.get(), POLLIN, 0}};
+    pollfd fds[] = {{channel.number(), POLLIN, 0}, {ending_ ? -1 : wake_reader_.number(), POLLIN, 0}};
     poll(fds, 2, 1 + std::max(0, static_cast<int>(1000 * std::min(still_s, kQuietWaitS))));
     if (fds[0].revents) open = read_reports(channel, text);
   }
   if (over_) {
-    process.wait_or_end(ending_ ? left_s(*deadline_) : kReapWaitS);
+    process.wait_or_end(ending_ ? deadline_->left_s() : kReapWaitS);
     if (const std::string names = unfinished(); !names.empty())
       log::info("monitor.sinks: ", names, " has not taken everything; --resume sends the rest");
     return Left::kDone;
@@ -151,10 +148,10 @@ Worker::Left Worker::follow(reward::Process& process, Fd channel) {
 }
 
 // Takes what the process has said. False once it has closed its end.
-bool Worker::read_reports(const Fd& channel, std::string& text) {
+bool Worker::read_reports(const Descriptor& channel, std::string& text) {
   char part[1 << 12];
   for (;;) {
-    const ssize_t got = ::recv(channel.get(), part, sizeof part, 0);
+    const ssize_t got = ::recv(channel.number(), part, sizeof part, 0);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
     if (got <= 0) return false;
     text.append(part, static_cast<size_t>(got));
@@ -199,7 +196,7 @@ std::string look_for(const std::vector<std::string>& packages, const std::string
   launch.argv = {python, "-c", std::string(source("packages.py"))};
   launch.argv.insert(launch.argv.end(), packages.begin(), packages.end());
   launch.inherit_env = true;
-  launch.fds = {-1, writer.get(), -1};
+  launch.fds = {-1, writer.number(), -1};
   reward::Process process;
   try {
     process = reward::Process(launch);

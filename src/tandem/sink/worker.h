@@ -52,15 +52,15 @@ class Worker {
   enum class Left { kDone, kLate, kDied };  // how a process ended
   void supervise() noexcept;
   Left run_process();
-  Left follow(reward::Process& process, reward::Fd channel);
-  bool read_reports(const reward::Fd& channel, std::string& text);
+  Left follow(reward::Process& process, Descriptor channel);
+  bool read_reports(const Descriptor& channel, std::string& text);
   void report(const std::string& line);
   void warn_once(const std::string& sink, const std::string& text);
   double patience_s() const;
   std::string unfinished() const;
 
   Job job_;
-  reward::Fd wake_reader_, wake_writer_;  // a byte once the run ends
+  Descriptor wake_reader_, wake_writer_;  // a byte once the run ends
   std::atomic<bool> ending_ = false;
   End how_ = End::kFailed;      // this and the next are written before ending_
   std::optional<Deadline> deadline_;  // of the end

@@ -31,10 +31,7 @@ BodyReader::BodyReader(const queue::GroupLimits& limits, double deadline_s)
       thread_([this] { work(); }) {}
 
 BodyReader::~BodyReader() {
-  {
-    std::lock_guard lock(mutex_);
-    is_closing_ = true;
-  }
+  locked(mutex_, [&] { is_closing_ = true; });
   changed_.notify_all();
   thread_.join();
 }
@@ -44,10 +41,7 @@ std::vector<SampleId> BodyReader::samples_of(std::span<const GroupId> groups) co
 }
 
 void BodyReader::fetch_ahead(std::vector<Wanted> groups) {
-  {
-    std::lock_guard lock(mutex_);
-    for (Wanted& each : groups) ahead_.push_back(std::move(each));
-  }
+  locked(mutex_, [&] { std::ranges::move(groups, std::back_inserter(ahead_)); });
   changed_.notify_all();
 }
 
@@ -161,12 +155,8 @@ std::vector<Lost> BodyReader::fetch_now(std::vector<Wanted> groups) {
 }
 
 std::vector<GroupId> BodyReader::take(queue::TensorCache& into) {
-  std::vector<GroupId> arrived;
-  {
-    std::lock_guard lock(mutex_);
-    arrived.assign(arrived_.begin(), arrived_.end());
-    arrived_.clear();
-  }
+  const std::set<GroupId> now = locked(mutex_, [&] { return std::exchange(arrived_, {}); });
+  const std::vector<GroupId> arrived(now.begin(), now.end());
   if (arrived.empty()) return arrived;
   const std::vector<SampleId> samples = samples_of(arrived);
   const bool are_here = here_.copy(samples, into);

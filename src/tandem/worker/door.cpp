@@ -79,9 +79,8 @@ std::string address_before(const config::RunConfig& config) {
 // For the user's eyes alone, whole or not at all.
 void write_secret(const std::string& path, const std::string& text) {
   const std::string part = path + ".partial";
-  const int file = ::open(part.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  const bool wrote = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(file) == 0;
-  if (file >= 0) ::close(file);
+  const Descriptor file(::open(part.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  const bool wrote = ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(file.number()) == 0;
   if (!wrote || ::rename(part.c_str(), path.c_str()) != 0) throw UserError(path, "cannot be written", "a folder with room");
 }
 
@@ -173,10 +172,7 @@ Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_
 Door::~Door() {
   if (!is_over_) return;
   for (const Deadline goodbye = Deadline::after_s(kGoodbyeS); !goodbye.passed();) {
-    {
-      std::lock_guard lock(mutex_);
-      if (desk_->num_clients() == 0) break;
-    }
+    if (locked(mutex_, [&] { return desk_->num_clients() == 0; })) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   if (local_) local_->wait_ended(kGoodbyeS);
@@ -249,13 +245,12 @@ void Door::drop_over() {
 void Door::give_up_dead() {
   if (now_s() - probed_s_ < kProbeS) return;
   probed_s_ = now_s();
-  std::map<queue::WorkerId, queue::call::Join> silent;
-  {
-    std::lock_guard lock(mutex_);
-    silent = desk_->clients();
+  const std::map<queue::WorkerId, queue::call::Join> silent = locked(mutex_, [&] {
+    std::map<queue::WorkerId, queue::call::Join> clients = desk_->clients();
     for (const queue::WorkerState& each : controller_.workers())
-      if (probed_s_ - each.seen_s <= kSilentS) silent.erase(each.id);
-  }
+      if (probed_s_ - each.seen_s <= kSilentS) clients.erase(each.id);
+    return clients;
+  });
   if (silent.empty()) return;
   const auto next = silent.upper_bound(probed_);
   const auto& [worker, said] = next == silent.end() ? *silent.begin() : *next;
@@ -272,11 +267,7 @@ std::string Door::worker_text(queue::WorkerId worker, const queue::call::Join& s
 
 // Each once: from then on it is not heard.
 void Door::say_who_is_barred() {
-  std::vector<queue::Barred> barred;
-  {
-    std::lock_guard lock(mutex_);
-    barred = desk_->take_barred();
-  }
+  const std::vector<queue::Barred> barred = locked(mutex_, [&] { return desk_->take_barred(); });
   for (const queue::Barred& each : std::span(barred).first(std::min<size_t>(barred.size(), kMostNamed)))
     log::warning(each.worker ? name_of(*each.worker) : std::string("somebody"), " at ", each.host.empty() ? "an unknown host" : each.host,
                  each.worker ? join_text(" (", address_of(each.store), ')') : "", " is refused from now on: ", each.why,
@@ -288,11 +279,7 @@ void Door::say_who_is_barred() {
 void Door::say_who_came() {
   if (now_s() - said_s_ < kSayS) return;
   said_s_ = now_s();
-  std::map<queue::WorkerId, queue::call::Join> there;
-  {
-    std::lock_guard lock(mutex_);
-    there = desk_->clients();
-  }
+  std::map<queue::WorkerId, queue::call::Join> there = locked(mutex_, [&] { return desk_->clients(); });
   const auto names = [this](const auto& some, const auto& others) {
     std::string text;
     int64_t count = 0;
@@ -416,14 +403,13 @@ void Door::give_back() {
 }
 
 std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion after) {
-  queue::Left left;
-  {
-    std::lock_guard lock(mutex_);
-    left = desk_->commit(step, after);
+  const queue::Left left = locked(mutex_, [&] {
+    queue::Left gone = desk_->commit(step, after);
     num_lost_.clear();
     num_connected_ = desk_->num_clients();
     drop_over();
-  }
+    return gone;
+  });
   journal_->wait_written();
   return left.all();
 }

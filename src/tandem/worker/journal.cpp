@@ -96,10 +96,7 @@ Journal::Journal(std::string path, queue::Incarnation incarnation, data::PolicyV
 }
 
 Journal::~Journal() {
-  {
-    std::lock_guard lock(mutex_);
-    is_closing_ = true;
-  }
+  locked(mutex_, [&] { is_closing_ = true; });
   changed_.notify_all();
   writer_.join();
   if (file_ >= 0) ::close(file_);
@@ -114,13 +111,11 @@ void Journal::open_file() {
 }
 
 void Journal::add_line(const std::string& line) {
-  bool is_first;
-  {
-    std::lock_guard lock(mutex_);
-    is_first = waiting_.empty();
-    waiting_ += line;
+  const bool is_first = locked(mutex_, [&] {
     ++num_added_;
-  }
+    waiting_ += line;
+    return waiting_.size() == line.size();
+  });
   if (is_first) changed_.notify_all();
 }
 

@@ -71,9 +71,9 @@ reward::Process LocalWorkers::process(size_t number) const {
   launch.inherit_env = true;
   const std::string log = log_of(number);
   fs::create_directories(fs::path(log).parent_path());
-  const reward::Fd out(::open(log.c_str(), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0644));
-  if (!out) throw UserError(log, "cannot be written", "a run folder with room");
-  launch.fds = {-1, out.get(), out.get()};
+  const Descriptor out(::open(log.c_str(), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0644));
+  if (!out.is_open()) throw UserError(log, "cannot be written", "a run folder with room");
+  launch.fds = {-1, out.number(), out.number()};
   return reward::Process(launch);
 }
 

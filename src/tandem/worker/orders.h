@@ -19,6 +19,9 @@ struct Orders {
   std::vector<queue::Task> tasks;        ///< to admit
   std::vector<data::GroupId> cancelled;
   std::vector<data::GroupId> reported;   ///< whose tokens so far are wanted
+  static void each(auto& m, auto&& field) {
+    field(m.ends), field(m.welcome), field(m.newest), field(m.tasks), field(m.cancelled), field(m.reported);
+  }
 };
 
 /// Those of the first rank, on all. Collective.

@@ -106,11 +106,7 @@ bool Relay::turn(double now_s) {
 }
 
 void Relay::say_who_is_barred() {
-  std::vector<queue::Barred> barred;
-  {
-    std::lock_guard lock(mutex_);
-    barred = desk_->take_barred();
-  }
+  const std::vector<queue::Barred> barred = locked(mutex_, [&] { return desk_->take_barred(); });
   for (const queue::Barred& each : barred)
     log::warning("the worker at ", each.host.empty() ? each.store.substr(0, each.store.find(' ')) : each.host, " is refused from now on: ",
                  each.why);
@@ -118,11 +114,7 @@ void Relay::say_who_is_barred() {
 
 // What failed with a worker may fail everywhere: whoever decides for all hears it, by a client that goes. Then this one is another.
 bool Relay::tell_failures() {
-  std::vector<std::string> failures;
-  {
-    std::lock_guard lock(mutex_);
-    failures = desk_->take_failures();
-  }
+  const std::vector<std::string> failures = locked(mutex_, [&] { return desk_->take_failures(); });
   if (failures.empty()) return false;
   log::warning("a worker failed: ", failures.front());
   above_.close(failures.front());
@@ -199,14 +191,10 @@ bool Relay::pass_on() {
 bool Relay::ask(double now_s) {
   if (!above_.has_joined() || (asked_s_ && now_s - *asked_s_ < kRelayAskS)) return false;
   asked_s_ = now_s;
-  queue::Follower::Wanted wanted;
-  {
-    std::lock_guard lock(mutex_);
-    if (desk_->num_clients() == 0) return false;
-    wanted = controller_->take_wanted();
-  }
-  std::vector<queue::Task> tasks = above_.lease(wanted.groups, wanted.version, wanted.workers);
-  for (queue::Task& task : tasks) adopt(std::move(task), wanted.version);
+  const auto wanted = locked(mutex_, [&] { return desk_->num_clients() > 0 ? std::optional(controller_->take_wanted()) : std::nullopt; });
+  if (!wanted) return false;
+  std::vector<queue::Task> tasks = above_.lease(wanted->groups, wanted->version, wanted->workers);
+  for (queue::Task& task : tasks) adopt(std::move(task), wanted->version);
   return !tasks.empty();
 }
 
@@ -357,10 +345,7 @@ class RelayProcess {
   }
 
   void say_goodbye() {
-    {
-      std::lock_guard lock(relay_.mutex());
-      relay_.desk().end();
-    }
+    locked(relay_.mutex(), [&] { relay_.desk().end(); });
     for (const Deadline goodbye = Deadline::after_s(kRelayGoodbyeS); num_workers() > 0 && !goodbye.passed();)
       std::this_thread::sleep_for(kRelayPause);
   }

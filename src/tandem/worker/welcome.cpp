@@ -27,55 +27,14 @@ bool has_weights(const fs::path& file) {
   return file.filename().string().ends_with(".safetensors.index.json");
 }
 
-// All of a welcome, in the order in which it travels.
-void each_of(auto& welcome, const auto& field) {
-  field(welcome.recipe), field(welcome.files), field(welcome.holders), field(welcome.adapters);
-  field(welcome.max_context_tokens), field(welcome.reward_files);
-  queue::GroupLimits::each(welcome.limits, field);
-  Drawing::each(welcome.drawing, field);
-}
-
-struct Pack {
-  ByteWriter& out;
-  void operator()(const std::string& text) const { out.text(text); }
-  void operator()(int64_t number) const { out.number(number); }
-  void operator()(const std::map<std::string, std::string>& texts) const {
-    out.number(std::ssize(texts));
-    for (const auto& [name, text] : texts) out.text(name), out.text(text);
-  }
-  void operator()(const std::vector<pull::WeightHolder>& holders) const {
-    out.number(std::ssize(holders));
-    for (const pull::WeightHolder& each : holders) pull::write(out, each);
-  }
-};
-
-struct Unpack {
-  ByteReader& in;
-  void operator()(std::string& text) const { text = in.text("a text"); }
-  void operator()(int64_t& number) const { number = in.number("a number"); }
-  void operator()(bool& is) const { is = in.number("yes or no") != 0; }
-  void operator()(std::map<std::string, std::string>& texts) const {
-    for (int64_t left = in.count(2 * sizeof(int64_t), "the number of files"); left > 0; --left) {
-      std::string name = in.text("the name of a file");
-      texts[std::move(name)] = in.text("a file");
-    }
-  }
-  void operator()(std::vector<pull::WeightHolder>& holders) const {
-    for (int64_t left = in.count(4 * sizeof(int64_t), "the number of holders"); left > 0; --left) holders.push_back(pull::read_holder(in));
-  }
-};
-
 }  // namespace
 
 std::string to_text(const Welcome& welcome) {
-  std::vector<std::byte> bytes;
-  ByteWriter out(bytes);
-  out.number(kMagic);
-  each_of(welcome, Pack{out});
+  std::vector<std::byte> bytes = packed(kMagic, welcome);
   if (std::ssize(bytes) > kMostWelcomeBytes)
     throw UserError("the model's folder", join_text("has ", bytes.size(), " bytes beside its weights, and workers get them in one message"),
                     join_text("at most ", kMostWelcomeBytes, " bytes: tokenizer and configuration"));
-  out.number(static_cast<int64_t>(pull::digest_of(bytes)));
+  ByteWriter(bytes).number(static_cast<int64_t>(pull::digest_of(bytes)));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -87,7 +46,7 @@ Welcome welcome_of(const std::string& text) {
   std::memcpy(&digest, all.data() + bytes.size(), sizeof digest);
   if (digest != pull::digest_of(bytes)) in.fail("its digest is another: recipe or model are not those of the run");
   Welcome welcome;
-  each_of(welcome, Unpack{in});
+  Unpack{in}(welcome);
   if (welcome.holders.empty()) in.fail("nobody has weights");
   if (!in.at_end()) in.fail("bytes behind the end");
   return welcome;

@@ -25,6 +25,10 @@ struct Welcome {
   std::map<std::string, std::string> reward_files = {};  ///< that its functions and environment are in: the recipe's path, and the digest
   queue::GroupLimits limits = {};             ///< of what it generates
   Drawing drawing = {};                       ///< how it may do so
+  static void each(auto& m, auto&& field) {
+    field(m.recipe), field(m.files), field(m.holders), field(m.adapters), field(m.max_context_tokens), field(m.reward_files);
+    field(m.limits), field(m.drawing);
+  }
 };
 
 /// Of the functions of a recipe's reward and of `environment`, by the paths that it gives (file_digest).

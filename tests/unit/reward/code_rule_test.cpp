@@ -245,12 +245,12 @@ TEST(Sandbox, DeepFoldersGoWithTheProgram) {
 
 // A chain of folders, much deeper than a path can be, with a file and a link on each floor.
 void dig(const std::string& top, int depth) {
-  Fd at(open(top.c_str(), O_RDONLY | O_DIRECTORY));
+  Descriptor at(open(top.c_str(), O_RDONLY | O_DIRECTORY));
   for (int i = 0; i < depth; ++i) {
-    for (const char* name : {"deep", "also"}) ASSERT_EQ(mkdirat(at.get(), name, 0700), 0);
-    ASSERT_EQ(symlinkat("/", at.get(), "root"), 0);
-    close(openat(at.get(), "file", O_CREAT | O_WRONLY, 0600));
-    at = Fd(openat(at.get(), "deep", O_RDONLY | O_DIRECTORY));
+    for (const char* name : {"deep", "also"}) ASSERT_EQ(mkdirat(at.number(), name, 0700), 0);
+    ASSERT_EQ(symlinkat("/", at.number(), "root"), 0);
+    close(openat(at.number(), "file", O_CREAT | O_WRONLY, 0600));
+    at = Descriptor(openat(at.number(), "deep", O_RDONLY | O_DIRECTORY));
   }
 }
 

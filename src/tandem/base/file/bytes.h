@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -82,5 +84,97 @@ class ByteReader {
   std::span<const std::byte> left_;
   const char* source_;
 };
+
+/// A struct that names its fields in the order in which they travel: T::each(value, field) calls field(value.x), field(value.y) ...
+template <class T>
+concept NamesFields = requires(T& value) { T::each(value, [](auto&) {}); };
+/// What has a form of its own: write(out, value) and read(in, value) stand beside it.
+template <class T>
+concept HasOwnForm = requires(ByteWriter& out, ByteReader& in, const T& from, T& to) { write(out, from), read(in, to); };
+
+/// A value as bytes. A number is a number; a struct its fields; a list its length and its elements; a variant the number of what it holds,
+/// and that.
+struct Pack {
+  ByteWriter& out;
+
+  template <class T>
+  void operator()(const T& value) const {
+    if constexpr (HasOwnForm<T>) write(out, value);
+    else if constexpr (NamesFields<T>) T::each(value, *this);
+    else out.number(static_cast<int64_t>(value));
+  }
+  void operator()(const std::string& text) const { out.text(text); }
+  template <class T>
+    requires(!HasOwnForm<std::vector<T>>)
+  void operator()(const std::vector<T>& list) const {
+    out.number(std::ssize(list));
+    for (const T& each : list) (*this)(each);
+  }
+  void operator()(const std::map<std::string, std::string>& texts) const {
+    out.number(std::ssize(texts));
+    for (const auto& [name, text] : texts) out.text(name), out.text(text);
+  }
+  template <class... T>
+  void operator()(const std::variant<T...>& one) const {
+    out.number(static_cast<int64_t>(one.index()));
+    std::visit(*this, one);
+  }
+};
+
+/// Inverse of Pack, into a value as it is made. Errors: as ByteReader.
+struct Unpack {
+  ByteReader& in;
+
+  template <class T>
+  void operator()(T& value) const {
+    if constexpr (HasOwnForm<T>) read(in, value);
+    else if constexpr (NamesFields<T>) T::each(value, *this);
+    else value = static_cast<T>(in.number("a number"));
+  }
+  void operator()(std::string& text) const { text = in.text("a text"); }
+  template <class T>
+    requires(!HasOwnForm<std::vector<T>>)
+  void operator()(std::vector<T>& list) const {
+    const int64_t count = in.count(sizeof(int64_t), "the length of a list");  // no element has fewer bytes
+    for (int64_t i = 0; i < count; ++i) {
+      T each{};
+      (*this)(each);
+      list.push_back(std::move(each));
+    }
+  }
+  void operator()(std::map<std::string, std::string>& texts) const {
+    for (int64_t left = in.count(2 * sizeof(int64_t), "the number of texts"); left > 0; --left) {
+      std::string name = in.text("the name of a text");
+      texts[std::move(name)] = in.text("a text");
+    }
+  }
+  template <class... T>
+  void operator()(std::variant<T...>& one) const {
+    const int64_t index = in.number("a kind of message");
+    if (index < 0 || index >= static_cast<int64_t>(sizeof...(T))) in.fail("it is of no known kind");
+    int64_t next = 0;
+    ((next++ == index ? (*this)(one.template emplace<T>()) : void()), ...);
+  }
+};
+
+/// The value behind a magic number of its kind.
+std::vector<std::byte> packed(int64_t magic, const auto& value) {
+  std::vector<std::byte> bytes;
+  ByteWriter out(bytes);
+  out.number(magic);
+  Pack{out}(value);
+  return bytes;
+}
+
+/// Inverse of packed. Errors: PeerError that begins with `source` for bytes that are none of it; it never reads outside them.
+template <class T>
+T unpacked(std::span<const std::byte> bytes, const char* source, int64_t magic) {
+  ByteReader in(bytes, source);
+  if (in.number("magic") != magic) in.fail("another version of Tandem wrote it, or none");
+  T value;
+  Unpack{in}(value);
+  if (!in.at_end()) in.fail("bytes behind the end");
+  return value;
+}
 
 }  // namespace tandem

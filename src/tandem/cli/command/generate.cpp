@@ -21,7 +21,6 @@
 namespace tandem::cli {
 
 using nlohmann::ordered_json;
-using Object = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -88,7 +87,7 @@ class Generate : public Command {
     for (auto& [limit, prompts] : all) {
       serve::GenerateOptions options = options_;
       options.sampling.max_new_tokens = limit;
-      model.generate(std::move(prompts), options, [&](const data::Group& group) {
+      model.answer(std::move(prompts), options, {}, [&](const data::Group& group) {
         for (const data::Sample& sample : group.samples) tokens += static_cast<int64_t>(sample.ids.size());
         done.emplace(group.prompt.row, group);
         for (auto it = done.find(next); it != done.end(); it = done.find(++next)) {

@@ -9,6 +9,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/input/exact_json.h"
+#include "tandem/base/strings.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/hub/fetch.h"
@@ -21,7 +22,6 @@
 namespace tandem::cli {
 
 using nlohmann::ordered_json;
-using Object = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -163,8 +163,7 @@ class Chat : public Command {
 class Grade : public Command {
  public:
   void declare(CLI::App& app) override {
-    std::string names;
-    for (const std::string& name : reward::rule_names()) names += (names.empty() ? "" : ", ") + name;
+    const std::string names = joined(reward::rule_names(), ", ");
     app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
     app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
                "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"

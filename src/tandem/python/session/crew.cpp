@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/comm/launch.h"
 #include "tandem/runtime/launch.h"
 
@@ -41,11 +42,8 @@ Crew::Crew(const config::RunConfig& config, StopRequested asked_to_stop)
 Crew::~Crew() { end(); }
 
 void Crew::end() {
-  {
-    const std::lock_guard lock(mutex_);
-    work_ = nullptr, ++number_;
-    changed_.notify_all();
-  }
+  locked(mutex_, [&] { work_ = nullptr, ++number_; });
+  changed_.notify_all();
   if (launcher_.joinable()) launcher_.join();
 }
 

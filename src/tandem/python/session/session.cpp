@@ -204,7 +204,6 @@ Session::Session(const config::RunConfig& config, StopRequested asked_to_stop)
     : state_(std::make_unique<State>(config, std::move(asked_to_stop))) {}
 Session::~Session() = default;
 
-const config::RunConfig& Session::config() const { return state_->config; }
 const text::Tokenizer* Session::tokenizer() const { return state_->tokenizer ? &*state_->tokenizer : nullptr; }
 int64_t Session::context_tokens() const { return state_->model.max_positions; }
 int64_t Session::num_steps() const { return state_->num_steps; }

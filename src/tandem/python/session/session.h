@@ -49,7 +49,6 @@ class Session {
   Session(const config::RunConfig& config, StopRequested asked_to_stop);
   ~Session();
 
-  const config::RunConfig& config() const;
   /// The most tokens of a prompt with its answer.
   int64_t context_tokens() const;
   /// Null where the model has none.

@@ -89,18 +89,18 @@ struct HttpPoster::Call {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false, stopped = false, body_began = false, too_large = false;
-  Fd socket;  // a second descriptor of the library's: its own is closed, and may be another file's, at any moment
+  Descriptor socket;  // a second descriptor of the library's: its own is closed, and may be another file's, at any moment
   HttpReply reply;
 
   void connects_with(int fd) {
     std::lock_guard lock(mutex);
-    socket = Fd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    socket = Descriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (stopped) ::shutdown(fd, SHUT_RDWR);
   }
   void stop(const std::string& why) {
     stopped = true;
     if (reply.problem.empty()) reply.problem = why;
-    if (socket) ::shutdown(socket.get(), SHUT_RDWR);
+    if (socket.is_open()) ::shutdown(socket.number(), SHUT_RDWR);
   }
   bool begins(int status) {
     std::lock_guard lock(mutex);
@@ -122,7 +122,7 @@ struct HttpPoster::Call {
   // With the mutex held.
   void look() {
     const int64_t most = body_began ? kMostHeaderBytes + kMostReplyBytes : kMostHeaderBytes;
-    if (!socket || bytes_received(socket.get()) <= most) return;
+    if (!socket.is_open() || bytes_received(socket.number()) <= most) return;
     too_large = true;
     stop("too much");
   }

@@ -29,8 +29,10 @@ struct CloseFolder {
 };
 using Folder = std::unique_ptr<DIR, CloseFolder>;
 
-Folder entries_of(Fd fd) {
-  Folder folder(fd ? fdopendir(fd.get()) : nullptr);
+Descriptor folder_in(int parent, const char* name) { return Descriptor(openat(parent, name, kFolder)); }
+
+Folder entries_of(Descriptor fd) {
+  Folder folder(fd.is_open() ? fdopendir(fd.number()) : nullptr);
   if (folder) fd.release();
   return folder;
 }
@@ -48,11 +50,11 @@ struct Emptied {
 };
 
 // Removes what can be removed at once from an open folder, up to the first folder that holds something.
-Emptied empty_out(const Fd& fd) {
+Emptied empty_out(const Descriptor& fd) {
   Emptied done;
-  const Folder folder = entries_of(Fd(openat(fd.get(), ".", kFolder)));
+  const Folder folder = entries_of(folder_in(fd.number(), "."));
   while (const char* name = folder ? next_name(folder) : nullptr) {
-    if (unlinkat(fd.get(), name, 0) == 0 || unlinkat(fd.get(), name, AT_REMOVEDIR) == 0) continue;
+    if (unlinkat(fd.number(), name, 0) == 0 || unlinkat(fd.number(), name, AT_REMOVEDIR) == 0) continue;
     if (errno == ENOTEMPTY || errno == EEXIST) {
       done.below = name;
       return done;
@@ -62,14 +64,14 @@ Emptied empty_out(const Fd& fd) {
   return done;
 }
 
-bool is_same(const Fd& a, const struct stat& b) {
+bool is_same(const Descriptor& a, const struct stat& b) {
   struct stat at {};
-  return fstat(a.get(), &at) == 0 && at.st_dev == b.st_dev && at.st_ino == b.st_ino;
+  return fstat(a.number(), &at) == 0 && at.st_dev == b.st_dev && at.st_ino == b.st_ino;
 }
 
 int64_t size_of(const struct stat& at) { return std::max<int64_t>(at.st_size, int64_t{512} * at.st_blocks); }
 
-int64_t bytes_below(Fd fd, int64_t depth, int64_t& num_names) {
+int64_t bytes_below(Descriptor fd, int64_t depth, int64_t& num_names) {
   const Folder folder = entries_of(std::move(fd));
   int64_t bytes = 0;
   while (const char* name = folder ? next_name(folder) : nullptr) {
@@ -78,7 +80,7 @@ int64_t bytes_below(Fd fd, int64_t depth, int64_t& num_names) {
     if (fstatat(dirfd(folder.get()), name, &at, AT_SYMLINK_NOFOLLOW) != 0) continue;  // gone already
     int64_t here = S_ISDIR(at.st_mode) ? 0 : size_of(at);
     if (S_ISDIR(at.st_mode))
-      here = depth == kMaxFolderDepth ? kTooMuch : bytes_below(Fd(openat(dirfd(folder.get()), name, kFolder)), depth + 1, num_names);
+      here = depth == kMaxFolderDepth ? kTooMuch : bytes_below(folder_in(dirfd(folder.get()), name), depth + 1, num_names);
     if (here > kTooMuch - bytes) return kTooMuch;
     bytes += here;
   }
@@ -95,35 +97,36 @@ PrivateFolder::~PrivateFolder() { remove_tree(path_); }
 
 bool remove_tree(const std::string& path) {
   if (rmdir(path.c_str()) == 0) return true;
-  Fd at(open(path.c_str(), kFolder));
+  Descriptor at(open(path.c_str(), kFolder));
   struct stat top {};
-  if (!at || fstat(at.get(), &top) != 0) return false;
+  if (!at.is_open() || fstat(at.number(), &top) != 0) return false;
   for (;;) {
     const Emptied done = empty_out(at);
     if (!done.below.empty()) {
-      Fd below(openat(at.get(), done.below.c_str(), kFolder));
-      if (!below && fchmodat(at.get(), done.below.c_str(), 0700, 0) == 0) below = Fd(openat(at.get(), done.below.c_str(), kFolder));
-      if (!below) return false;
+      const char* name = done.below.c_str();
+      Descriptor below = folder_in(at.number(), name);
+      if (!below.is_open() && fchmodat(at.number(), name, 0700, 0) == 0) below = folder_in(at.number(), name);
+      if (!below.is_open()) return false;
       at = std::move(below);
     } else if (is_same(at, top)) {
       return rmdir(path.c_str()) == 0;
     } else if (done.stuck) {
       return false;  // it would be found again for ever
     } else {
-      at = Fd(openat(at.get(), "..", kFolder));
-      if (!at) return false;
+      at = folder_in(at.number(), "..");
+      if (!at.is_open()) return false;
     }
   }
 }
 
 int64_t folder_bytes(const std::string& path) {
   int64_t num_names = 0;
-  return bytes_below(Fd(open(path.c_str(), kFolder)), 0, num_names);
+  return bytes_below(Descriptor(open(path.c_str(), kFolder)), 0, num_names);
 }
 
 int64_t unnamed_bytes(pid_t process) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd";
-  const Folder folder = entries_of(Fd(open(path.c_str(), kFolder)));
+  const Folder folder = entries_of(Descriptor(open(path.c_str(), kFolder)));
   int64_t bytes = 0;
   while (const char* name = folder ? next_name(folder) : nullptr) {
     struct stat at {};

@@ -150,12 +150,12 @@ std::vector<char*> environment_of(const Launch& launch) {
 }
 
 // Moves the wanted descriptors out of the way of 0, 1, 2, ..., so that putting one in place overwrites none.
-std::vector<Fd> lifted(const std::vector<int>& fds) {
-  std::vector<Fd> out;
+std::vector<Descriptor> lifted(const std::vector<int>& fds) {
+  std::vector<Descriptor> out;
   for (int fd : fds) {
-    const Fd null = fd >= 0 ? Fd() : Fd(open("/dev/null", O_RDWR | O_CLOEXEC));
-    out.emplace_back(fcntl(fd >= 0 ? fd : null.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
-    if (!out.back()) throw_system("no descriptor");
+    const Descriptor null = fd >= 0 ? Descriptor() : Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC));
+    out.emplace_back(fcntl(fd >= 0 ? fd : null.number(), F_DUPFD_CLOEXEC, kFirstFreeFd));
+    if (!out.back().is_open()) throw_system("no descriptor");
   }
   return out;
 }
@@ -179,28 +179,15 @@ pid_t start(Child& child) {
 
 }  // namespace
 
-Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
-
-void Fd::close() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
+void never_block(const Descriptor& fd) { fcntl(fd.number(), F_SETFL, fcntl(fd.number(), F_GETFL) | O_NONBLOCK); }
 
 Process::Process(const Launch& launch) {
   std::vector<char*> argv = pointers(launch.argv), env = environment_of(launch);
   argv.push_back(nullptr);
-  const std::vector<Fd> fds = lifted(launch.fds);
+  const std::vector<Descriptor> fds = lifted(launch.fds);
   Confinement confinement;  // the child writes its process id into the filter: each has its own
   Child child{argv.data(), env.data(), {}, launch.folder.empty() ? nullptr : launch.folder.c_str()};
-  for (const Fd& fd : fds) child.fds.push_back(fd.get());
+  for (const Descriptor& fd : fds) child.fds.push_back(fd.number());
   if (launch.confinement) child.confinement = &(confinement = *launch.confinement);
   child.parent = getpid();
   child.keeps_orphans = keeps_orphans_ = launch.keeps_orphans;
@@ -220,8 +207,8 @@ Process& Process::operator=(Process&& other) noexcept {
   return *this;
 }
 
-Fd Process::mounts() const {
-  return Fd(pid_ > 0 ? open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC) : -1);
+Descriptor Process::mounts() const {
+  return Descriptor(pid_ > 0 ? open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC) : -1);
 }
 
 void Process::kill_group() const noexcept {
@@ -271,43 +258,43 @@ std::string status_text(int status) {
   return "signal " + std::to_string(WTERMSIG(status)) + (name ? std::string(" (") + name + ")" : "");
 }
 
-std::pair<Fd, Fd> socket_pair() {
+std::pair<Descriptor, Descriptor> socket_pair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw_system("no socket pair");
-  return {Fd(ends[0]), Fd(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-std::pair<Fd, Fd> pipe_pair() {
+std::pair<Descriptor, Descriptor> pipe_pair() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw_system("no pipe");
-  return {Fd(ends[0]), Fd(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-std::string read_all(const Fd& fd, double seconds) {
+std::string read_all(const Descriptor& fd, double seconds) {
   constexpr int kTickMs = 20;
   const Deadline deadline = Deadline::after_s(seconds);
   std::string text;
   char buffer[4096];
   while (!deadline.passed()) {
-    pollfd one{fd.get(), POLLIN, 0};
+    pollfd one{fd.number(), POLLIN, 0};
     if (poll(&one, 1, kTickMs) <= 0) continue;
-    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    const ssize_t got = read(fd.number(), buffer, sizeof buffer);
     if (got <= 0) break;
     text.append(buffer, static_cast<size_t>(got));
   }
   return text;
 }
 
-Fd bytes_to_read(const std::string& bytes) {
-  Fd fd(memfd_create("input", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw_system("no memory file");
+Descriptor bytes_to_read(const std::string& bytes) {
+  Descriptor fd(memfd_create("input", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.is_open()) throw_system("no memory file");
   for (size_t at = 0; at < bytes.size();) {
-    const ssize_t written = write(fd.get(), bytes.data() + at, bytes.size() - at);
+    const ssize_t written = write(fd.number(), bytes.data() + at, bytes.size() - at);
     if (written < 0 && errno != EINTR) throw_system("cannot fill a memory file");
     if (written > 0) at += static_cast<size_t>(written);
   }
-  lseek(fd.get(), 0, SEEK_SET);
-  fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+  lseek(fd.number(), 0, SEEK_SET);
+  fcntl(fd.number(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
   return fd;
 }
 

@@ -10,28 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/base/file/descriptor.h"
+
 namespace tandem::reward {
 
-/// A file descriptor with one owner; -1 is none.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() { close(); }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void close() noexcept;
-  /// Whoever takes it closes it.
-  int release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
-
 /// Reads and writes of it return at once from now on.
-void never_block(const Fd& fd);
+void never_block(const Descriptor& fd);
 
 /// What a confined child may use. Made by Sandbox; applied between start and exec.
 struct Confinement {
@@ -74,7 +58,7 @@ class Process {
   explicit operator bool() const { return pid_ > 0; }
   pid_t id() const { return pid_; }
   /// The mounts that it sees, for Confinement::mounts. None if it has ended.
-  Fd mounts() const;
+  Descriptor mounts() const;
   /// Kills the process and its group, or tells a keeper of orphans to end; it still has to be reaped.
   void stop() const noexcept;
   /// Kills what still runs, reaps it, and returns its wait status; 0 if there is none.
@@ -93,11 +77,11 @@ class Process {
 std::string status_text(int wait_status);
 
 /// Two connected stream sockets / the reading and the writing end of a pipe, closed on exec.
-std::pair<Fd, Fd> socket_pair();
-std::pair<Fd, Fd> pipe_pair();
+std::pair<Descriptor, Descriptor> socket_pair();
+std::pair<Descriptor, Descriptor> pipe_pair();
 /// Everything from `fd` until its end or `seconds` have passed.
-std::string read_all(const Fd& fd, double seconds);
+std::string read_all(const Descriptor& fd, double seconds);
 /// Bytes as a descriptor to read from, sealed against writing.
-Fd bytes_to_read(const std::string& bytes);
+Descriptor bytes_to_read(const std::string& bytes);
 
 }  // namespace tandem::reward

@@ -22,7 +22,7 @@ constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
 
 ProgramWatch::ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder)
     : ends_(std::move(ends)), limits_(limits), folder_(folder), deadline_(Deadline::after_s(limits.wall_s)) {
-  for (Fd* fd : {&ends_.output, &ends_.errors, &ends_.channel}) never_block(*fd);
+  for (Descriptor* fd : {&ends_.output, &ends_.errors, &ends_.channel}) never_block(*fd);
 }
 
 void ProgramWatch::stop(const char* why) {
@@ -36,10 +36,10 @@ bool ProgramWatch::files_too_large(const Process& process) const {
 }
 
 // Takes what there is without waiting; closes the descriptor at its end.
-void ProgramWatch::take(Fd& fd, std::string& into, size_t keep) {
+void ProgramWatch::take(Descriptor& fd, std::string& into, size_t keep) {
   char buffer[1 << 16];
   for (;;) {
-    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    const ssize_t got = read(fd.number(), buffer, sizeof buffer);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return fd.close();
     num_bytes_ += got;
@@ -53,16 +53,15 @@ void ProgramWatch::converse(const std::string& question) {
   take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
   const size_t ready = channel_text_.find('\n');
   if (ready == std::string::npos) return;
-  if (!asked_ && ends_.channel) {
+  if (!asked_ && ends_.channel.is_open()) {
     asked_ = true;
     const std::string line = question + "\n";
-    fcntl(ends_.channel.get(), F_SETFL, fcntl(ends_.channel.get(), F_GETFL) & ~O_NONBLOCK);
-    const double left_s = std::max(0.001, std::chrono::duration<double>(deadline_.time() - Clock::now()).count());
-    const auto left_us = static_cast<int64_t>(1e6 * left_s);
+    fcntl(ends_.channel.number(), F_SETFL, fcntl(ends_.channel.number(), F_GETFL) & ~O_NONBLOCK);
+    const auto left_us = static_cast<int64_t>(1e6 * std::max(0.001, deadline_.left_s()));
     const timeval patience{left_us / 1000000, left_us % 1000000};
-    setsockopt(ends_.channel.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(ends_.channel.number(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     for (size_t at = 0; at < line.size();) {
-      const ssize_t sent = send(ends_.channel.get(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
+      const ssize_t sent = send(ends_.channel.number(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
       if (sent <= 0) break;  // it has gone, or does not read; the limits see to the rest
       at += static_cast<size_t>(sent);
     }
@@ -80,7 +79,7 @@ bool ProgramWatch::within_limits(const Process& process) {
 
 // Takes what the program prints within one tick; what the channel has to say is returned.
 short ProgramWatch::wait() {
-  pollfd fds[] = {{ends_.output.get(), POLLIN, 0}, {ends_.errors.get(), POLLIN, 0}, {ends_.channel.get(), POLLIN, 0}};
+  pollfd fds[] = {{ends_.output.number(), POLLIN, 0}, {ends_.errors.number(), POLLIN, 0}, {ends_.channel.number(), POLLIN, 0}};
   poll(fds, 3, kTickMs);
   if (fds[0].revents) take(ends_.output, run_.output, static_cast<size_t>(limits_.output_bytes));
   if (fds[1].revents) take(ends_.errors, run_.errors, kErrorBytes);
@@ -88,19 +87,18 @@ short ProgramWatch::wait() {
 }
 
 ProgramRun ProgramWatch::follow(Process process, const std::string& question) {
-  while (within_limits(process) && (ends_.output || ends_.errors))
+  while (within_limits(process) && (ends_.output.is_open() || ends_.errors.is_open()))
     if (wait()) converse(question);
   // A program may close its output and live on: it has what is left of the wall time.
-  const double left_s = std::chrono::duration<double>(deadline_.time() - Clock::now()).count();
-  const int status = run_.why.empty() ? process.wait_or_end(left_s) : process.end();
-  if (ends_.channel && run_.why.empty()) converse(question);
+  const int status = run_.why.empty() ? process.wait_or_end(deadline_.left_s()) : process.end();
+  if (ends_.channel.is_open() && run_.why.empty()) converse(question);
   if (run_.why.empty() && status != 0) run_.why = deadline_.passed() ? "time limit" : status_text(status);
   run_.finished = run_.why.empty();
   return std::move(run_);
 }
 
 ProgramRun ProgramWatch::await_verdict(Process process) {
-  while (run_.answer.empty() && within_limits(process) && ends_.channel)
+  while (run_.answer.empty() && within_limits(process) && ends_.channel.is_open())
     if (wait()) {
       take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
       run_.answer = channel_text_.substr(0, channel_text_.find('\n') + 1);

@@ -11,7 +11,7 @@ namespace tandem::reward {
 class ProgramWatch {
  public:
   struct Ends {
-    Fd output, errors, channel;
+    Descriptor output, errors, channel;
   };
   /// `folder` is counted against limits.file_bytes; "" if that is held otherwise.
   ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder);
@@ -24,7 +24,7 @@ class ProgramWatch {
  private:
   bool within_limits(const Process& process);
   short wait();
-  void take(Fd& fd, std::string& into, size_t keep);
+  void take(Descriptor& fd, std::string& into, size_t keep);
   void converse(const std::string& question);
   bool files_too_large(const Process& process) const;
   void stop(const char* why);

@@ -49,7 +49,7 @@ std::string names_in(const json& reply, const char* name) {
 
 }  // namespace
 
-void PythonWorker::adopt(Process process, Fd channel, Fd log) {
+void PythonWorker::adopt(Process process, Descriptor channel, Descriptor log) {
   std::lock_guard lock(mutex_);
   process_ = std::move(process);
   channel_ = std::move(channel);
@@ -81,8 +81,8 @@ void PythonWorker::lose(const std::string& why) {
 // Takes what the process has printed, without waiting for more.
 void PythonWorker::take_log() {
   char buffer[1 << 14];
-  while (log_) {
-    const ssize_t got = read(log_.get(), buffer, sizeof buffer);
+  while (log_.is_open()) {
+    const ssize_t got = read(log_.number(), buffer, sizeof buffer);
     if (got < 0 && would_block()) break;
     if (got <= 0) {
       log_.close();
@@ -113,7 +113,7 @@ bool PythonWorker::wait(bool to_send, const Deadline& deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.time() - Clock::now()).count();
     if (left <= 0) return false;
-    pollfd fds[] = {{channel_.get(), static_cast<short>(to_send ? POLLOUT : POLLIN), 0}, {log_.get(), POLLIN, 0}};
+    pollfd fds[] = {{channel_.number(), static_cast<short>(to_send ? POLLOUT : POLLIN), 0}, {log_.number(), POLLIN, 0}};
     poll(fds, 2, static_cast<int>(std::min<int64_t>(left, 1000)));
     if (fds[1].revents) take_log();
     if (fds[0].revents) return true;
@@ -122,7 +122,7 @@ bool PythonWorker::wait(bool to_send, const Deadline& deadline) {
 
 void PythonWorker::send_all(const std::string& bytes, const Deadline& deadline) {
   for (size_t at = 0; at < bytes.size();) {
-    const ssize_t sent = send(channel_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+    const ssize_t sent = send(channel_.number(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
     if (sent > 0) at += static_cast<size_t>(sent);
     else if (!would_block()) lose("");
     else if (!wait(true, deadline)) lose("it took no more input in time");
@@ -133,7 +133,7 @@ std::string PythonWorker::receive(size_t size, const Deadline& deadline) {
   std::string bytes;  // grows as they come: the size is what a process of others says
   while (bytes.size() < size) {
     char part[1 << 16];
-    const ssize_t got = recv(channel_.get(), part, std::min(sizeof part, size - bytes.size()), 0);
+    const ssize_t got = recv(channel_.number(), part, std::min(sizeof part, size - bytes.size()), 0);
     if (got > 0) bytes.append(part, static_cast<size_t>(got));
     else if (got == 0 || !would_block()) lose("");
     else if (!wait(false, deadline)) lose("it gave no answer in time");
@@ -176,10 +176,7 @@ PythonWorkers::~PythonWorkers() { shut(); }
 
 void PythonWorkers::shut() {
   for (auto& worker : workers_) worker->end(worker->running() ? kEndPatienceS : 0);
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
+  locked(mutex_, [&] { closing_ = true; });
   wanted_.notify_all();
   if (starter_.joinable()) starter_.join();
 }
@@ -200,10 +197,7 @@ void PythonWorkers::start_processes() {
 Process PythonWorkers::start_process(const Launch& launch) {
   std::packaged_task<Process()> task([&launch] { return Process(launch); });
   std::future<Process> started = task.get_future();
-  {
-    std::lock_guard lock(mutex_);
-    to_start_.push_back(std::move(task));
-  }
+  locked(mutex_, [&] { to_start_.push_back(std::move(task)); });
   wanted_.notify_one();
   return started.get();
 }
@@ -215,7 +209,7 @@ void PythonWorkers::start(PythonWorker& worker, double timeout_s) {
   launch.argv = {options_.executable, "-u", "-c", std::string(script("worker.py"))};
   launch.env = {"PYTHONHASHSEED=0"};
   launch.inherit_env = true;
-  launch.fds = {-1, log_writer.get(), log_writer.get(), theirs.get()};
+  launch.fds = {-1, log_writer.number(), log_writer.number(), theirs.number()};
   launch.keeps_orphans = true;
   try {
     worker.adopt(start_process(launch), std::move(ours), std::move(log_reader));
@@ -256,21 +250,14 @@ PythonWorkers::Loan PythonWorkers::borrow(PythonWorker* wanted) {
   PythonWorker* const worker = *found;
   free_.erase(found);
   return {worker, [this](PythonWorker* back) {
-            {
-              std::lock_guard lock(mutex_);
-              free_.push_back(back);
-            }
+            locked(mutex_, [&] { free_.push_back(back); });
             freed_.notify_all();
           }};
 }
 
 json PythonWorkers::call(const std::string& batch) {
   const Loan worker = borrow(nullptr);
-  int64_t abandoned;
-  {
-    std::lock_guard lock(mutex_);
-    abandoned = num_abandoned_;
-  }
+  const int64_t abandoned = locked(mutex_, [&] { return num_abandoned_; });
   for (int64_t attempt = 0;; ++attempt) {
     try {
       if (!worker->running()) start(*worker, options_.start_timeout_s);

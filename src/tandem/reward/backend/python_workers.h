@@ -48,8 +48,8 @@ class PythonWorker {
   };
   explicit PythonWorker(const std::string& name) : name_(name) {}
 
-  bool running() const { return static_cast<bool>(channel_); }
-  void adopt(Process process, Fd channel, Fd log);
+  bool running() const { return channel_.is_open(); }
+  void adopt(Process process, Descriptor channel, Descriptor log);
   /// Sends one message, of JSON, and waits for its reply. What the process prints meanwhile goes to the log. Throws Lost.
   nlohmann::json exchange(const std::string& message, double timeout_s);
   /// Ends the process: at once, or after a moment in which it may end by itself. Returns its status.
@@ -68,7 +68,7 @@ class PythonWorker {
   std::string name_;
   std::mutex mutex_;    // of process_, which stop() reads
   Process process_;
-  Fd channel_, log_;
+  Descriptor channel_, log_;
   std::string log_text_;
   size_t logged_bytes_ = 0;
 };

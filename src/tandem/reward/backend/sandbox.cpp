@@ -44,14 +44,14 @@ constexpr uint64_t kSpecialFiles =
     LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK;
 
 // What is not there needs no rule.
-void permit(const Fd& rules, const std::string& path, uint64_t access) {
-  const Fd at(open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (!at) return;
+void permit(const Descriptor& rules, const std::string& path, uint64_t access) {
+  const Descriptor at(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!at.is_open()) return;
   if (!fs::is_directory(path)) access &= kOnFiles;
   landlock_path_beneath_attr rule{};
   rule.allowed_access = access;
-  rule.parent_fd = at.get();
-  if (syscall(SYS_landlock_add_rule, rules.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
+  rule.parent_fd = at.number();
+  if (syscall(SYS_landlock_add_rule, rules.number(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
     throw PeerError("sandbox: Landlock takes no rule for " + path + ": " + std::strerror(errno));
 }
 
@@ -119,7 +119,7 @@ void Sandbox::find_python(const std::string& python) {
       "print(json.dumps(code + [sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix] + sys.path))";
   const std::string wire(script("wire.py"));
   const std::string ours = wire + std::string(script("sandbox.py")), judges = wire + std::string(script("judge.py"));
-  Process process({{python, "-I", "-c", ask, ours, judges}, {}, true, {-1, writer.get(), 2}, "", nullptr});
+  Process process({{python, "-I", "-c", ask, ours, judges}, {}, true, {-1, writer.number(), 2}, "", nullptr});
   writer.close();
   const std::string said = read_all(reader, kProbeS);
   const int status = process.wait_or_end(kProbeS);
@@ -141,11 +141,11 @@ void Sandbox::find_python(const std::string& python) {
 // A sized tmpfs for each program, where this process may mount one: it is tried out.
 void Sandbox::add_quota(FileQuota wanted) {
   const PrivateFolder folder;
-  const Fd rules = rules_for(folder.path());
+  const Descriptor rules = rules_for(folder.path());
   Confinement tried = confinement_;
   tried.quota = "mode=700,nr_inodes=" + std::to_string(kMaxFiles) + ",size=" + std::to_string(limits_.file_bytes);
   tried.folder_access = kFolderOfItsOwn;
-  tried.landlock = rules.get();
+  tried.landlock = rules.number();
   Launch launch = launch_of(tried, folder.path(), "");
   launch.fds = {-1, -1, -1, -1, -1, -1};  // an empty program
   try {
@@ -158,11 +158,11 @@ void Sandbox::add_quota(FileQuota wanted) {
   confinement_.folder_access = kFolderOfItsOwn;
 }
 
-Fd Sandbox::rules_for(const std::string& folder) const {
+Descriptor Sandbox::rules_for(const std::string& folder) const {
   LandlockRules attributes{kFolderOfItsOwn | kSpecialFiles, landlock_ >= 4 ? kConnectAndBind : 0, landlock_ >= 6 ? kScopes : 0};
   const size_t bytes = landlock_ >= 6 ? 24 : landlock_ >= 4 ? 16 : 8;
-  Fd rules(static_cast<int>(syscall(SYS_landlock_create_ruleset, &attributes, bytes, 0)));
-  if (!rules) throw PeerError(std::string("sandbox: no Landlock rule set: ") + std::strerror(errno));
+  Descriptor rules(static_cast<int>(syscall(SYS_landlock_create_ruleset, &attributes, bytes, 0)));
+  if (!rules.is_open()) throw PeerError(std::string("sandbox: no Landlock rule set: ") + std::strerror(errno));
   for (const std::string& path : readable_) permit(rules, path, kRead);
   for (const char* device : {"/dev/zero", "/dev/random", "/dev/urandom"}) permit(rules, device, kReadFile);
   permit(rules, "/dev/null", kReadFile | kWriteFile | kTruncate);
@@ -183,31 +183,31 @@ Launch Sandbox::launch_of(const Confinement& confinement, const std::string& fol
 }
 
 // Its verdict can be read from `verdict`.
-Process Sandbox::judge(Launch launch, const std::string& tests, Fd channel, Fd& verdict) const {
+Process Sandbox::judge(Launch launch, const std::string& tests, Descriptor channel, Descriptor& verdict) const {
   auto [reader, writer] = pipe_pair();
-  const Fd source = bytes_to_read(tests), code = bytes_to_read(judge_code_);
-  launch.fds = {-1, -1, -1, source.get(), channel.get(), code.get(), writer.get()};
+  const Descriptor source = bytes_to_read(tests), code = bytes_to_read(judge_code_);
+  launch.fds = {-1, -1, -1, source.number(), channel.number(), code.number(), writer.number()};
   verdict = std::move(reader);
   return Process(launch);
 }
 
 ProgramRun Sandbox::run(const Program& program, const SandboxLimits& limits) const {
   const PrivateFolder folder;
-  const Fd rules = has_private_folder() ? rules_for(folder.path()) : Fd();
+  const Descriptor rules = has_private_folder() ? rules_for(folder.path()) : Descriptor();
   Confinement confinement = confinement_;
-  confinement.landlock = rules.get();
-  const Fd input = bytes_to_read(program.input), source = bytes_to_read(program.source), code = bytes_to_read(program_code_);
+  confinement.landlock = rules.number();
+  const Descriptor input = bytes_to_read(program.input), source = bytes_to_read(program.source), code = bytes_to_read(program_code_);
   auto [output_reader, output_writer] = pipe_pair();
   auto [errors_reader, errors_writer] = pipe_pair();
   auto [ours, theirs] = socket_pair();
   const bool judged = !program.tests.empty();
   Launch launch = launch_of(confinement, folder.path(), judged ? "serve" : program.question.empty() ? "run" : "ask");
-  launch.fds = {input.get(), output_writer.get(), errors_writer.get(), source.get(), theirs.get(), code.get()};
+  launch.fds = {input.number(), output_writer.number(), errors_writer.number(), source.number(), theirs.number(), code.number()};
   Process process(launch), judging;
-  for (Fd* fd : {&output_writer, &errors_writer, &theirs}) fd->close();
+  for (Descriptor* fd : {&output_writer, &errors_writer, &theirs}) fd->close();
   if (judged) {
-    const Fd mounts = has_quota() ? process.mounts() : Fd();
-    confinement.mounts = mounts.get();
+    const Descriptor mounts = has_quota() ? process.mounts() : Descriptor();
+    confinement.mounts = mounts.number();
     launch = launch_of(confinement, folder.path(), std::to_string(limits.memory_bytes / kMemoryPerMessage));
     judging = judge(std::move(launch), program.tests, std::move(ours), ours);
   }

@@ -66,9 +66,9 @@ class Sandbox {
   void find_python(const std::string& python);
   void add_quota(FileQuota wanted);
   void prove_walls() const;
-  Fd rules_for(const std::string& folder) const;
+  Descriptor rules_for(const std::string& folder) const;
   Launch launch_of(const Confinement& confinement, const std::string& folder, const std::string& mode) const;
-  Process judge(Launch launch, const std::string& tests, Fd channel, Fd& verdict) const;
+  Process judge(Launch launch, const std::string& tests, Descriptor channel, Descriptor& verdict) const;
 
   SandboxLimits limits_;
   int landlock_ = 0;                       // version of its interface; 0: none

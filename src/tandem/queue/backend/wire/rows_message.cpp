@@ -12,26 +12,9 @@ constexpr const char* kStoreAnswer = "answer of a store";
 
 }  // namespace
 
-std::vector<std::byte> to_bytes(const RowsRequest& request) {
-  std::vector<std::byte> bytes;
-  ByteWriter out(bytes);
-  for (const int64_t each : {kReadMagic, request.number, request.schema, request.secret, std::ssize(request.samples)}) out.number(each);
-  out.raw(request.samples.data(), request.samples.size() * sizeof(SampleId));
-  return bytes;
-}
+std::vector<std::byte> to_bytes(const RowsRequest& request) { return packed(kReadMagic, request); }
 
-RowsRequest request_of(std::span<const std::byte> bytes) {
-  ByteReader in(bytes, "request of rows");
-  if (in.number("magic") != kReadMagic) in.fail("another version of Tandem wrote it, or none");
-  RowsRequest request;
-  request.number = in.number("its number");
-  request.schema = in.number("its schema");
-  request.secret = in.number("its secret");
-  request.samples.resize(static_cast<size_t>(in.count(sizeof(SampleId), "the number of samples")));
-  in.raw(request.samples.data(), request.samples.size() * sizeof(SampleId), "samples");
-  if (!in.at_end()) in.fail("bytes behind the end");
-  return request;
-}
+RowsRequest request_of(std::span<const std::byte> bytes) { return unpacked<RowsRequest>(bytes, "request of rows", kReadMagic); }
 
 int64_t number_of_answer(std::span<const std::byte> bytes) { return ByteReader(bytes, kStoreAnswer).number("its number"); }
 

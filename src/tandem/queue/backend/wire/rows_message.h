@@ -25,6 +25,7 @@ struct RowsRequest {
   int64_t schema = 0;     ///< TensorCache::schema of the reader
   int64_t secret = 0;     ///< to stand at the beginning of shared memory; 0: the reader maps none
   std::vector<SampleId> samples;
+  static void each(auto& m, auto&& field) { field(m.number), field(m.schema), field(m.secret), field(m.samples); }
 };
 std::vector<std::byte> to_bytes(const RowsRequest& request);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no request; it never reads outside `bytes`.

@@ -23,13 +23,8 @@ Server::~Server() {
   thread_.join();
 }
 
-ServerCounts Server::counts() const {
-  std::lock_guard lock(counts_mutex_);
-  return counts_;
-}
-
 std::exception_ptr Server::fault() const {
-  std::lock_guard lock(counts_mutex_);
+  std::lock_guard lock(fault_mutex_);
   return fault_;
 }
 
@@ -48,7 +43,7 @@ void Server::serve() {
       if (letter) answer(std::move(*letter));
     }
   } catch (...) {
-    std::lock_guard lock(counts_mutex_);
+    std::lock_guard lock(fault_mutex_);
     fault_ = std::current_exception();
   }
 }
@@ -64,13 +59,8 @@ void Server::answer(comm::Letter letter) {
   } catch (const std::exception&) {  // also for want of memory
     call.reset();
   }
-  const Origin from{letter.peer, letter.host};
-  {
-    std::lock_guard lock(counts_mutex_);
-    ++(call ? counts_.calls : counts_.unreadable);
-    counts_.bytes += std::ssize(letter.bytes);
-  }
   if (!call) return;
+  const Origin from{letter.peer, letter.host};
   std::optional<Answer> answer;
   {
     std::lock_guard lock(mutex_);

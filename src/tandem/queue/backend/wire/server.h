@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A desk behind a socket: a ZeroMQ router on a thread of its own. What it cannot read it counts, and answers nothing.
+// A desk behind a socket: a ZeroMQ router on a thread of its own. To what it cannot read it answers nothing.
 
 #include <atomic>
-#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -13,12 +12,6 @@
 #include "tandem/queue/desk.h"
 
 namespace tandem::queue::wire {
-
-/// What came in.
-struct ServerCounts {
-  int64_t calls = 0, bytes = 0;
-  int64_t unreadable = 0;  ///< messages that are no calls
-};
 
 /// Ownership  uses the desk, under `mutex`, as everyone else who uses it or its controller.
 /// Threads    owns and joins its thread. A call takes as long as the controller; nobody waits for a client.
@@ -35,7 +28,6 @@ class Server {
   const std::string& address() const { return endpoint_.address(); }
   /// What they need.
   const std::string& token() const { return token_; }
-  ServerCounts counts() const;
   /// Why it answers no more; null while it does.
   std::exception_ptr fault() const;
 
@@ -47,8 +39,7 @@ class Server {
   std::mutex& mutex_;
   comm::Endpoint endpoint_;
   const std::string token_;
-  mutable std::mutex counts_mutex_;
-  ServerCounts counts_;
+  mutable std::mutex fault_mutex_;
   std::exception_ptr fault_;
   std::atomic<bool> is_closing_ = false;
   std::thread thread_;  // last: it uses all the others

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/file/bytes.h"
+#include "tandem/base/rng.h"
 #include "tandem/queue/backend/wire/rows_message.h"
 
 namespace tandem::queue::wire {
@@ -19,11 +19,6 @@ constexpr int64_t kLentBytes = 64 << 20, kSentBytes = 8 << 20;  // at most in on
 constexpr int64_t kMostBreaks = 3;    // in one answer
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
-
-int64_t random_secret() {
-  std::random_device device;
-  return static_cast<int64_t>(((static_cast<uint64_t>(device()) << 31) ^ device()) | 1);
-}
 
 }  // namespace
 
@@ -135,7 +130,7 @@ int64_t StoreReader::read_some(const std::string& place, Known& store, std::span
   while (!deadline.passed()) {
     if (request.number == 0 || (request.secret != 0 && !store.shares)) {
       request.number = ++num_requests_;
-      request.secret = store.shares ? random_secret() : 0;
+      request.secret = store.shares ? unseeded_number() | 1 : 0;
     }
     store.endpoint.send({{}, to_bytes(request)});
     Deadline probe = Deadline::after_s(kProbeS);
