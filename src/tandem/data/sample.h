@@ -4,7 +4,7 @@
 //
 //   Prompt "12+30="  ->  Group 7 { Sample 56 "42", Sample 57 "43", ... }  ->  Batch of step 3
 //
-// Plain values: no tensors, no threads. Everything a sample carries is here or in its columns (columns.h).
+// Plain values: no tensors, no threads. Everything a sample carries is here; its lists are the columns of schema.h.
 
 #include <array>
 #include <cstdint>

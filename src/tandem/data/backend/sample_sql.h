@@ -10,9 +10,10 @@
 
 namespace tandem::data {
 
-// Blobs: int32 ids, float32 logprobs, int16 routes, and versions as runs of two int64, a version and how many tokens it sampled; in the
-// byte order of the machine (little-endian wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or
-// text of tokens. An older Tandem has kept a version for each token, and no response_tokens.
+// Blobs: the values of data/schema.h one after the other (int32 ids, float32 logprobs and kept_mass, uint8 trainable, int16 routes),
+// and versions as runs of two int64, a version and how many tokens it sampled; in the byte order of the machine (little-endian
+// wherever Tandem runs). A sample whose tokens have gone keeps the columns that are no blob or text of tokens. An older Tandem has
+// kept a version for each token, and no response_tokens.
 inline constexpr const char* kSchema = R"(
 CREATE TABLE IF NOT EXISTS samples (
   step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "tandem/base/check.h"
 #include "tandem/queue/body/body.h"
@@ -69,6 +70,14 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
     [](const Claim& c) { return first_wrong("a kept mass", c.sample.kept_mass, is_logprob); },
     [](const Claim& c) {
       return first_wrong("a token of version", c.sample.versions, [&](int64_t each) { return each >= c.oldest && each <= c.newest; });
+    },
+    [](const Claim& c) {  // whatever else the table has
+      std::string fault;
+      data::each_list(c.sample, [&](const auto& column, const auto& list) {
+        if constexpr (std::is_floating_point_v<typename std::remove_cvref_t<decltype(column)>::Value>)
+          if (fault.empty()) fault = first_wrong(column.name, list, [](auto value) { return std::isfinite(value); });
+      });
+      return fault;
     },
     [](const Claim& c) { return first_wrong("a mark", c.sample.trainable, [](int64_t mark) { return mark == 0 || mark == 1; }); },
     [](const Claim& c) {
