@@ -7,6 +7,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
+#include "tandem/data/schema.h"
 
 namespace tandem::data {
 namespace {

@@ -92,7 +92,9 @@ TEST(Door, ABodyThatCannotBeIsRefused) {
     both.insert(both.end(), second.begin(), second.end());
     const Answer put = job.call(call::Put{{lease.number}, {scored_head(lease.group)}, both});
     EXPECT_EQ(is_refused(put), !is_right) << testing::PrintToString(measures);
-    if (is_right) EXPECT_EQ(job.desk.report_clients().at(0).tokens, 8);
+    if (is_right) {
+      EXPECT_EQ(job.desk.report_clients().at(0).tokens, 8);
+    }
   }
 }
 
