@@ -72,7 +72,7 @@ set(TANDEM_SQLITE SQLite::SQLite3)
 if(TARGET SQLite3::SQLite3)  # its name since CMake 4.3, which warns about the old one
   set(TANDEM_SQLITE SQLite3::SQLite3)
 endif()
-pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)  # the first with \p{White_Space}
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(openssl REQUIRED IMPORTED_TARGET libssl libcrypto)

@@ -9,8 +9,8 @@ An arrow is one folder that includes a header of another. A folder stands one fl
 that include each other in a loop; so are sources that do, where a source is a header with its .cpp.
 
 A walk is a list of calls, tools/walk_NAME.txt: on each line a file and a function that the function before calls. The check fails where a
-function is not defined in its file, or where the one before does not name it: no call can be left out. A line `= WORDS` says that it waits
-for whoever fetches it: the next line may be any function. Each function counts."""
+function is not defined in its file, or where the one before does not name it. A line `= WORDS` says that it waits for whoever fetches
+it: the next line may be any function, and the reader sees whether it is the one that does. Each function counts."""
 import argparse
 import functools
 import re

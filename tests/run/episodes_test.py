@@ -141,9 +141,11 @@ def layouts(program, root):
     rf.said("two ranks have the first samples of one; one worker and three have all of them, and the weights")
 
 
+SPLIT = ["--ranks", "2", "--set", "parallel.placement=split", "--train-layout", "dp1", "--rollout-layout", "dp1", "--staleness", "2"]
+
+
 def stale(program, root):
-    flags = ["--ranks", "2", "--set", "parallel.placement=split", "--train-layout", "dp1", "--rollout-layout", "dp1", "--staleness", "2"]
-    folder = run(program, root, "split", flags=flags)
+    folder = run(program, root, "split", flags=SPLIT)
     rf.check_whole(folder, 6)
     check_columns(folder, is_stale=True)
     folder = run(program, root, "workers_stale", flags=["--rollout-workers", "2", "--staleness", "1"])
@@ -187,6 +189,14 @@ def interrupted(program, root):
 
 
 def killed(program, root):
+    for name, flags in {"killed_split": SPLIT, "killed_workers": ["--rollout-workers", "2", "--staleness", "1"]}.items():
+        arguments = [*started(root, name, environment="Slow", run__steps=8, checkpoint__every_steps=1), *flags]
+        process = program.start(arguments)
+        assert rf.wait_for(lambda: max(rf.committed_steps(f"{root}/{name}"), default=0) >= 2, process), process.stderr.read()
+        rf.end(process)
+        program.done([*arguments, "--resume"], timeout=300)
+        rf.check_whole(f"{root}/{name}", 8)
+        check_columns(f"{root}/{name}", is_stale=True)
     arguments, draw = started(root, "killed", environment="Slow", run__steps=20, checkpoint__every_steps=1), random.Random(3)
     for number in range(3):
         process = program.start([*arguments, *(["--resume"] if number else [])])
@@ -198,7 +208,7 @@ def killed(program, root):
     check_columns(f"{root}/killed")
     whole = run(program, root, "whole", environment="Slow", run__steps=20)
     assert rf.samples(whole, SAMPLES) == rf.samples(f"{root}/killed", SAMPLES) and rf.weights(whole) == rf.weights(f"{root}/killed")
-    rf.said("a run that is killed within episodes goes on as if it had not been")
+    rf.said("a run that is killed within episodes goes on as if it had not been; split or with workers, no sample is lost or twice")
 
 
 def built_in(program, root):
@@ -207,7 +217,10 @@ def built_in(program, root):
     texts = rf.samples(folder, "prompt, response, parts")
     again = [response for prompt, response, _ in texts if prompt in response]
     assert again and {json.loads(parts)["turns"] for _, _, parts in texts} <= {1, 2}, texts[:3]
-    rf.said("the built-in second_try asks a wrong answer once more")
+    evaluation = ["eval", "--config", f"{folder}/config.yaml", "--model", f"{folder}/checkpoint/latest/hf", "--temperature", "1"]
+    graded = program.done(evaluation).stdout.splitlines()
+    assert {json.loads(row)["parts"]["turns"] for row in graded[:-1]} == {1, 2}, graded[:3]
+    rf.said("the built-in second_try asks a wrong answer once more, in `tandem eval`, too")
 
 
 def refusals(program, root):
@@ -216,6 +229,8 @@ def refusals(program, root):
         program.refused(started(root, "refused", environment=environment), 2, words)
     program.refused(started(root, "refused", episode__environment="nothing"), 2, "episode.environment", "nothing is none", "second_try")
     program.refused([*started(root, "refused"), "--set", "algo.name=remax"], 2, "remax", "episodes have none")
+    alone = started(root, "refused", episode__environment="")[:4]
+    program.refused([*alone, "--set", "reward.rule=episode"], 2, "no environment that scores")
     rf.said("what cannot be an environment is refused with its name, before the run")
 
 

@@ -324,6 +324,11 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.has_episodes() && c.algo.compares_with_greedy())
     throw UserError(where, "algo.advantage is " + c.algo.advantage + ", which compares with a greedy answer, and episodes have none",
                     "another algo.advantage, or no episode.environment");
+  if (c.has_episodes() && scores_in_stage(c))
+    throw UserError(where, "parallel.placement is " + c.parallel.placement + ", where a reward model scores all samples at once, and an "
+                    "environment scores its own", "parallel.placement: colocated, or no episode.environment");
+  if (!c.has_episodes() && c.reward.rule == "episode")
+    throw UserError(where, "reward.rule is episode, and there is no environment that scores", "episode.environment, or another rule");
   check_listen(c.workers.listen, where);
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))

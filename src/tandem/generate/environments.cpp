@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tandem/base/error.h"
+#include "tandem/base/strings.h"
 #include "tandem/generate/episode.h"
 #include "tandem/generate/python_episode.h"
 
@@ -37,15 +38,16 @@ constexpr Named kEnvironments[] = {
 
 }  // namespace
 
-std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host) {
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const reward::Options& reward) {
+  if (options.environment.empty()) return nullptr;
   const auto found = std::ranges::find(kEnvironments, options.environment, &Named::name);
   if (found != std::end(kEnvironments))
     return std::make_shared<Environment>(
-        Environment{[make = found->make](const EpisodeStart& start, Budget&) { return make(start); }, options, host.notices});
-  if (options.environment.find(':') != std::string::npos) return python_environment(options, host);
-  std::string names;
-  for (const Named& each : kEnvironments) names += std::string(names.empty() ? "" : ", ") + each.name;
-  throw UserError("episode.environment", options.environment + " is none", names + ", or a class of yours, FILE.py:CLASS");
+        Environment{[make = found->make](const EpisodeStart& start, Budget&) { return make(start); }, options, reward.notices});
+  if (options.environment.find(':') != std::string::npos) return python_environment(options, reward);
+  std::vector<std::string> names;
+  for (const Named& each : kEnvironments) names.emplace_back(each.name);
+  throw UserError("episode.environment", options.environment + " is none", joined(names, ", ") + ", or a class of yours, FILE.py:CLASS");
 }
 
 }  // namespace tandem::generate

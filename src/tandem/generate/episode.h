@@ -18,6 +18,7 @@
 #include "tandem/base/error.h"
 #include "tandem/data/sample.h"
 #include "tandem/monitor/notices.h"
+#include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
 
 namespace tandem::generate {
@@ -50,7 +51,7 @@ struct Budget {
 class Episode {
  public:
   virtual ~Episode() = default;
-  /// Blocking: for the budget. After it whatever it gives is of no use.
+  /// Blocking: for the budget, which it keeps itself: nobody can end it. After it whatever it gives is of no use.
   virtual Turn next(const Spoken& spoken, Budget& budget) = 0;
 };
 
@@ -68,13 +69,6 @@ struct EpisodeStart {
 /// Threads: any. Errors and blocking: as Episode::next.
 using MakeEpisode = std::function<std::unique_ptr<Episode>(const EpisodeStart& start, Budget& budget)>;
 
-/// Who an environment in Python is run by.
-struct PythonHost {
-  std::string executable;
-  int64_t memory_bytes = 0;  ///< that a process may have; 0: no limit
-  std::shared_ptr<monitor::Notices> notices;
-};
-
 /// The environment of a run, on the ranks that talk to it.
 struct Environment {
   MakeEpisode make;
@@ -84,7 +78,7 @@ struct Environment {
 };
 
 /// That of the recipe: a name of the table in environments.cpp, or FILE.py:CLASS. Errors: UserError for one that there is not, or that
-/// does not load.
-std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
+/// does not load. Null where there are no episodes. Of `reward` it takes the Python and the notices.
+std::shared_ptr<const Environment> make_environment(const rollout::EpisodeOptions& options, const reward::Options& reward);
 
 }  // namespace tandem::generate

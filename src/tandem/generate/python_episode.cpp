@@ -40,8 +40,9 @@ class Processes {
       : over_(static_cast<size_t>(options.num_workers)), workers_(std::move(environment), std::move(options)) {}
 
   ~Processes() {
-    for (size_t lane = 0; lane < over_.size(); ++lane)
-      if (!over_[lane].empty() && workers_.is_running(static_cast<int64_t>(lane))) say_over(static_cast<int64_t>(lane));
+    const Deadline deadline = Deadline::after_s(kGoodbyeS);
+    for (size_t lane = 0; lane < over_.size() && !deadline.passed(); ++lane)
+      if (!over_[lane].empty() && workers_.is_running(static_cast<int64_t>(lane))) say_over(static_cast<int64_t>(lane), deadline.left_s());
   }
 
   int64_t begin() { return next_++; }
@@ -66,15 +67,15 @@ class Processes {
 
  private:
   // At the end: nobody waits for it for long.
-  void say_over(int64_t lane) {
+  void say_over(int64_t lane, double most_s) {
     try {
-      Budget budget{kGoodbyeS};
+      Budget budget{most_s};
       (void)tell(lane, -1, json::object(), budget);
     } catch (const std::exception&) {  // it ends anyway
     }
   }
 
-  static constexpr double kGoodbyeS = 2;
+  static constexpr double kGoodbyeS = 2;  // to all
   std::atomic<int64_t> next_ = 0;
   std::mutex mutex_;
   std::vector<std::vector<int64_t>> over_;  // by lane, guarded
@@ -108,23 +109,23 @@ class PythonEpisode final : public Episode {
 
 }  // namespace
 
-std::shared_ptr<const Environment> python_environment(const rollout::EpisodeOptions& o, const PythonHost& host) {
+std::shared_ptr<const Environment> python_environment(const rollout::EpisodeOptions& o, const reward::Options& reward) {
   const size_t colon = o.environment.rfind(':');
   reward::PythonFunction environment{"episode.environment " + o.environment, o.environment.substr(0, colon), "",
                                      o.environment.substr(colon + 1), /*is_environment=*/true};
   if (!std::filesystem::is_regular_file(environment.file))
     throw UserError("episode.environment", "there is no file " + environment.file, "FILE.py:CLASS, from the present folder");
   reward::WorkerOptions options;
-  options.executable = reward::python_for(host.executable);
+  options.executable = reward::python_for(reward.python_executable);
   options.num_workers = o.workers;
-  options.memory_bytes = host.memory_bytes;
-  options.notices = host.notices;
+  options.memory_bytes = reward.python_memory_mib << 20;
+  options.notices = reward.notices;
   const std::string name = environment.name;
   auto processes = std::make_shared<Processes>(std::move(environment), std::move(options));
   const MakeEpisode make = [processes, name](const EpisodeStart& start, Budget& budget) -> std::unique_ptr<Episode> {
     return std::make_unique<PythonEpisode>(processes, name, start, budget);
   };
-  return std::make_shared<Environment>(Environment{make, o, host.notices, [processes] { processes->abandon(); }});
+  return std::make_shared<Environment>(Environment{make, o, reward.notices, [processes] { processes->abandon(); }});
 }
 
 }  // namespace tandem::generate

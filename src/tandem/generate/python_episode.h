@@ -8,6 +8,6 @@ namespace tandem::generate {
 
 /// Starts a process, so that a file that does not load is found now; options.workers of them share the conversations. One that hangs is
 /// ended, and the conversations it had begin in the next. Errors: UserError.
-std::shared_ptr<const Environment> python_environment(const rollout::EpisodeOptions& options, const PythonHost& host);
+std::shared_ptr<const Environment> python_environment(const rollout::EpisodeOptions& options, const reward::Options& reward);
 
 }  // namespace tandem::generate

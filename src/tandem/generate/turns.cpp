@@ -187,6 +187,8 @@ SampleTurn Turns::take_turn(const Out& out, size_t place, Conversation& conversa
     } catch (const EpisodeGone& e) {
       if (++times_gone == kMostGone) return fails(e.what());
       conversation = {.failures = conversation.failures};
+    } catch (const InternalError&) {
+      throw;
     } catch (const std::exception& e) {
       return fails(e.what());
     }

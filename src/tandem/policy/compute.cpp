@@ -173,9 +173,7 @@ void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {
 }
 
 std::shared_ptr<const generate::Environment> environment_of(const config::RunConfig& config) {
-  if (!config.has_episodes()) return nullptr;
-  const reward::Options& r = config.reward;
-  return generate::make_environment(config.episode, {r.python_executable, r.python_memory_mib << 20, r.notices});
+  return generate::make_environment(config.episode, config.reward);
 }
 
 generate::GenerateSetup generate_setup(const config::RunConfig& config, const model::ModelConfig& model, const text::Tokenizer& tokenizer,

@@ -512,7 +512,6 @@ void RlRun::score_in_stage(std::vector<data::Group>& answers) {
     answers[row].prompt = eval_prompts_->at_row(static_cast<int64_t>(row));
   for (data::Group& group : answers)
     for (data::Sample& sample : group.samples) {
-      if (sample.scored) continue;  // by its environment
       if (static_cast<int>(samples.size()) % dp == me) {
         mine.push_back(samples.size());
         asked.push_back(reward::answer_of(group, sample));

@@ -73,7 +73,9 @@ Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOption
                               {.sampling = options.sampling,
                                .group_size = options.n,
                                .seed = static_cast<uint64_t>(state_->options.seed),
-                               .ends = {options.stop, options.sampling, state_->config, tokenizer()}}};
+                               .ends = {options.stop, options.sampling, state_->config, tokenizer()},
+                               .has_episodes = options.environment != nullptr,
+                               .environment = options.environment}};
   return answer_and_grade(request, std::move(prompts), grading, graded);
 }
 
@@ -117,12 +119,14 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
       reward::for_responses_of(request.generate.sampling.max_new_tokens, request.reward), reward_models.maker());
   Inference inference(request.inference);
   if (!inference.tokenizer()) throw UserError(request.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
-  const PromptStream stream(data_for(*rule, request.data), data::Split::kHeldOut,
+  GenerateOptions generate = request.generate;
+  generate.environment = generate::make_environment(request.episode, request.reward);
+  const PromptStream stream(data_for(*rule, request.data, generate.environment != nullptr), data::Split::kHeldOut,
                             PromptText{*inference.tokenizer(), request.inference.model});
   stream.require_context(request.generate.sampling.max_new_tokens, "--max-new-tokens", inference.max_positions());
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
-  const Graded graded = inference.answer(std::move(prompts), request.generate, {rule.get(), request.reward.workers}, emit);
+  const Graded graded = inference.answer(std::move(prompts), generate, {rule.get(), request.reward.workers}, emit);
   EvalSummary summary = summarize(graded.groups, stream.sets(), request.right_at);
   summary.tokens_per_s = graded.tokens_per_s;
   return summary;

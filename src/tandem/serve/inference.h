@@ -33,6 +33,7 @@ struct GenerateOptions {
   rollout::Sampling sampling;
   int64_t n = 1;                     ///< completions per prompt
   std::vector<std::string> stop;
+  std::shared_ptr<const generate::Environment> environment = {};  ///< null: an answer is one turn
 };
 
 /// The weights are read for the first answer or score, or by load(): what is wrong with the input is said before.
@@ -74,6 +75,7 @@ struct EvalRequest {
   data::Options data;                ///< `eval` names the file
   reward::Options reward;
   GenerateOptions generate;
+  rollout::EpisodeOptions episode;
   double right_at = 0.5;
 };
 /// Answers and grades every problem; `emit` gets each group in order with scores filled.

@@ -4,6 +4,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/text/unicode.h"
@@ -17,25 +19,22 @@ std::string pcre_message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-constexpr uint32_t kBoundedSteps = 2'000'000;
+constexpr size_t kBoundedSteps = 2'000'000, kBoundedStepsPerByte = 64;  // of one search
 
 }  // namespace
 
 struct Regex::Code {
   pcre2_code* compiled = nullptr;
-  pcre2_match_context* limits = nullptr;
-  bool jit = false;
+  bool jit = false, is_bounded = false;
   std::string where, pattern;
-  ~Code() {
-    pcre2_match_context_free(limits);
-    pcre2_code_free(compiled);
-  }
+  ~Code() { pcre2_code_free(compiled); }
 };
 
 struct Regex::Scan::State {
   const Regex::Code* code;
   std::string_view text;
   pcre2_match_data* match;
+  pcre2_match_context* limits;
   size_t at = 0;
 };
 
@@ -48,8 +47,7 @@ Regex::Regex(const std::string& pattern, const std::string& where, Effort effort
     throw UserError(where, "the regular expression `" + pattern + "` does not compile",
                     pcre_message(error) + " at offset " + std::to_string(offset));
   code_->jit = pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE) == 0;
-  code_->limits = pcre2_match_context_create(nullptr);
-  pcre2_set_match_limit(code_->limits, effort == Effort::kBounded ? kBoundedSteps : UINT32_MAX);
+  code_->is_bounded = effort == Effort::kBounded;
   code_->where = where;
   code_->pattern = pattern;
 }
@@ -61,9 +59,15 @@ Regex::Scan::Scan(const Regex& regex, std::string_view text) : state_(std::make_
   state_->code = regex.code_.get();
   state_->text = text;
   state_->match = pcre2_match_data_create_from_pattern(state_->code->compiled, nullptr);
-  TANDEM_CHECK(state_->match, "out of memory");
+  state_->limits = pcre2_match_context_create(nullptr);
+  TANDEM_CHECK(state_->match && state_->limits, "out of memory");
+  const size_t steps = state_->code->is_bounded ? kBoundedSteps + kBoundedStepsPerByte * text.size() : UINT32_MAX;
+  pcre2_set_match_limit(state_->limits, static_cast<uint32_t>(std::min<size_t>(steps, UINT32_MAX)));
 }
-Regex::Scan::~Scan() { pcre2_match_data_free(state_->match); }
+Regex::Scan::~Scan() {
+  pcre2_match_context_free(state_->limits);
+  pcre2_match_data_free(state_->match);
+}
 
 // The result of PCRE2 for the next match; moves on behind it.
 int Regex::Scan::search() {
@@ -72,9 +76,9 @@ int Regex::Scan::search() {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(s.text.data());
   int rc = PCRE2_ERROR_JIT_STACKLIMIT;
   // Without NO_UTF_CHECK every call would check the whole text again: quadratic.
-  if (s.code->jit) rc = pcre2_jit_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK, s.match, s.code->limits);
+  if (s.code->jit) rc = pcre2_jit_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK, s.match, s.limits);
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-    rc = pcre2_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s.match, s.code->limits);
+    rc = pcre2_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s.match, s.limits);
   if (rc < 0) {
     s.at = s.text.size() + 1;
     return rc;

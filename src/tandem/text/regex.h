@@ -20,7 +20,7 @@ struct Span {
 class Regex {
  public:
   enum class Effort {
-    kBounded,  ///< a pattern from a user: a search that backtracks without end is an error
+    kBounded,  ///< a pattern from a user: a search that backtracks without end is an error; the longer the text, the later
     kTrusted,  ///< a pattern known to run in linear time: texts of any length
   };
   /// `where` is named in errors.

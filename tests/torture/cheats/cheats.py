@@ -3,7 +3,7 @@
 """Grades programs that solve nothing and want the score all the same. Prints for each kind how many were tried and how many were caught;
 fails if one scores, if an honest program does not, or if a process or a file is left behind.
 
-    tests/torture/cheats/cheats.py                     every kind, 16 programs each, a fresh seed
+    tests/torture/cheats/cheats.py                     every kind, 16 programs each
     tests/torture/cheats/cheats.py --per-kind 1 --seed 7"""
 import argparse
 import collections
@@ -155,7 +155,7 @@ def report(cheats, scores):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=str(ROOT / "build/release"))
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-kind", type=int, default=16)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()

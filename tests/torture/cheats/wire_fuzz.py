@@ -52,7 +52,7 @@ def damaged(rng, seeds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng, names = random.Random(options.seed), wire()
     seeds = []

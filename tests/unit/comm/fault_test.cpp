@@ -135,8 +135,7 @@ int64_t num_threads_of_process() {
 }
 
 TEST(Faults, AThousandInjectionsAreBlamedOnTheirCulpritWithinTheDeadline) {
-  const uint64_t seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
-  RecordProperty("seed", std::to_string(seed));
+  constexpr uint64_t seed = 1;
   RandomStream random(seed, 0);
   const int64_t threads_before = num_threads_of_process();
   for (int number = 0; number < 1000; ++number) {

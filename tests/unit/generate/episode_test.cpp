@@ -130,7 +130,9 @@ TEST(Episode, AThreadOfItsOwnGivesTheSame) {
 TEST(Episode, OneThatFindsNoRoomEndsAtTheLengthLimit) {
   Case c(counting(100));
   c.setup.make_listener = five_tokens();
-  for (const auto& [id, group] : c.generated(1, false))
+  const auto groups = c.generated(1, false);
+  ASSERT_EQ(groups.size(), 1u);
+  for (const auto& [id, group] : groups)
     for (const data::Sample& s : group.samples) {
       EXPECT_EQ(s.finish, data::FinishReason::kLength);
       EXPECT_LE(std::ssize(s.ids), kMost);

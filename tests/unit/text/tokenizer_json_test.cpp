@@ -124,6 +124,7 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByItsPath) {
       {"/normalizer/normalizers/1/pattern", R"({"Regex": "a*"})", "matches the empty text"},
       {"/normalizer/normalizers/1/pattern", R"({"Regex": "[a&&b]"})", "a class within a class"},
       {"/normalizer/normalizers/1/pattern", R"({"Regex": "a++"})", "possessive"},
+      {"/normalizer/normalizers/1/pattern", R"({"Regex": "a{3}?"})", "a `?` behind an exact count"},
       {"/normalizer/normalizers/1/pattern", R"({"Regex": "\\p{Han}"})", "Han"},
       {"/normalizer/normalizers/1/pattern", R"x({"Regex": "(((a{1000}){1000}){1000})"})x", "too large"},
       {"/pre_tokenizer", R"({"type": "BertPreTokenizer"})", "x: pre_tokenizer.type: "},

@@ -47,6 +47,14 @@ TEST(Regex, AnEndlessSearchFindsNothingAndIsAnErrorOfAScan) {
   EXPECT_THROW(Regex::Scan(endless, text).next(), UserError);
 }
 
+// The split of Llama 3, Qwen and others, on more characters than a search has steps at least.
+TEST(Regex, ALongTextIsSearchedLonger) {
+  const std::string text(3'000'000, ' ');
+  int64_t end = 0;
+  compile({R"(\s*[\r\n]+|\s+(?!\S)|\s+)", true, "test"}).each_match(text, [&](size_t, size_t to) { end = static_cast<int64_t>(to); });
+  EXPECT_EQ(end, std::ssize(text));
+}
+
 TEST(CharSet, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
   const Regex space = compile({R"(\s)", true, "test"}), other = compile({R"(\S)", true, "test"});
   EXPECT_TRUE(space.found_in("\u0085"));

@@ -92,6 +92,13 @@ concept NamesFields = requires(T& value) { T::each(value, [](auto&) {}); };
 template <class T>
 concept HasOwnForm = requires(ByteWriter& out, ByteReader& in, const T& from, T& to) { write(out, from), read(in, to); };
 
+/// Of an integer, a truth value or a word of an enumeration.
+template <class T>
+  requires std::is_integral_v<T> || std::is_enum_v<T>
+constexpr int64_t whole(T value) {
+  return static_cast<int64_t>(value);
+}
+
 /// A value as bytes. A number is a number; a struct its fields; a list its length and its elements; a variant the number of what it holds,
 /// and that.
 struct Pack {
@@ -101,7 +108,7 @@ struct Pack {
   void operator()(const T& value) const {
     if constexpr (HasOwnForm<T>) write(out, value);
     else if constexpr (NamesFields<T>) T::each(value, *this);
-    else out.number(static_cast<int64_t>(value));
+    else out.number(whole(value));
   }
   void operator()(const std::string& text) const { out.text(text); }
   template <class T>

@@ -112,6 +112,7 @@ class Eval : public Command {
     request_.reward = config.reward;
     request_.right_at = config.eval.right_at;
     request_.generate = {config.eval.sampling, config.eval.n, config.rollout.stop};
+    request_.episode = config.episode;
   }
 
   // What is named as on a hub.

@@ -268,7 +268,7 @@ class Episodes:
         try:
             if callable(close):
                 call(close, {})
-        except Exception:
+        except (Exception, SystemExit):
             traceback.print_exc()
 
 

@@ -167,8 +167,9 @@ void RolloutRole::run_round(comm::Group& peers) {
   const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
   generation_.advance(parts_.config.round_steps(), peers, alone ? parts_.stop : StopRequested(),
                       [&](std::vector<data::Group> ended) { hand_to_graders(std::move(ended)); });
+  const bool is_idle = !generation_.running();  // nothing under way, with an environment neither
   std::vector<data::Group> mine =
-      grades_ ? grades_->collect(generation_.advanced() || parts_.config.is_free(), !generation_.running()) : std::exchange(unscored_, {});
+      grades_ ? grades_->collect(generation_.advanced() || !is_idle || parts_.config.is_free(), is_idle) : std::exchange(unscored_, {});
   for (const data::Group& group : mine) scoring_.erase(group.id);
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();

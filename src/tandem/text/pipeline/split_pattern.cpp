@@ -95,6 +95,7 @@ class Translator {
       at_ = end;
       if (!take("}") || count.empty() || count == "," || std::ranges::count(count, ',') > 1) refuse("a brace that is no count");
       out_.append(count.starts_with(",") ? "{0" : "{").append(count).append("}");
+      if (next_is("?") && count.find(',') == count.npos) refuse("a `?` behind an exact count");
     } else if (take("*") || take("+") || take("?")) {
       out_ += pattern_[begin];
     } else {
