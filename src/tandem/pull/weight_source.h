@@ -33,7 +33,7 @@ struct Fetched {
 ///            together lack a part of what is wanted.
 class WeightSource {
  public:
-  /// Of these parameters alone: all of a model, or its adapters.
+  /// Of these parameters alone: model::family::parameters(config), or its adapters.
   WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
                double deadline_s);
   ~WeightSource();
@@ -51,9 +51,8 @@ class WeightSource {
   void stop() { is_stopped_ = true; }
   /// What those of one part fetch is alike, so that they may pass it on to each other; "" by default: all of the model. At most kMaxPart.
   void set_part(std::string part) { part_ = std::move(part); }
-  /// What came through sockets, and what was read in place.
+  /// What came through sockets.
   int64_t bytes_received() const { return bytes_received_; }
-  int64_t bytes_mapped() const { return bytes_mapped_; }
 
  private:
   struct Known;
@@ -82,7 +81,7 @@ class WeightSource {
   std::vector<std::unique_ptr<Known>> others_;    // that passed on weights before
   bool is_checked_ = false;
   std::atomic<bool> is_stopped_ = false;
-  int64_t num_requests_ = 0, bytes_received_ = 0, bytes_mapped_ = 0;
+  int64_t num_requests_ = 0, bytes_received_ = 0;
 };
 
 }  // namespace tandem::pull

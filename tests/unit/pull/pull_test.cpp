@@ -54,12 +54,6 @@ struct Holders {
   std::vector<std::unique_ptr<WeightServer>> servers;
 };
 
-// Of all weights of a model.
-struct WholeSource : WeightSource {
-  WholeSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s)
-      : WeightSource(config, model::family::parameters(config), std::move(holders), deadline_s) {}
-};
-
 // Who wants them.
 struct Reader {
   Reader(const model::ModelConfig& config, const std::string& layout, int rank, at::ScalarType dtype)
@@ -91,13 +85,13 @@ TEST(WeightsByPull, ComeUnderAnotherLayout) {
     for (const char* to : {"dp1", "tp2"}) {
       Holders holders(config, from, at::kFloat);
       holders.publish(V{0});
-      WholeSource source(config, holders.places(), kDeadlineS);
+      WeightSource source(config, model::family::parameters(config), holders.places(), kDeadlineS);
       for (int rank = 0; rank < model::parse_layout(to, "test").world(); ++rank) {
         Reader reader(config, to, rank, at::kFloat);
         EXPECT_TRUE(reader.fetch(source, V{0}, at::kFloat).is_whole);
         EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat))) << from << " to " << to << " rank " << rank;
       }
-      EXPECT_GT(source.bytes_mapped(), 0) << "on one machine they are read in place";
+      EXPECT_GT(holders.servers[0]->counts().mapped, 0) << "on one machine they are read in place";
     }
 }
 
@@ -105,11 +99,10 @@ TEST(WeightsByPull, ComeInMessagesWhereMemoryIsNotShared) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "tp2", at::kFloat);
   holders.publish(V{3});
-  WholeSource source(config, far(holders.places()), kDeadlineS);
+  WeightSource source(config, model::family::parameters(config), far(holders.places()), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_TRUE(reader.fetch(source, V{3}, at::kFloat).is_whole);
   EXPECT_TRUE(at::equal(reader.values, reader.expected(V{3}, at::kFloat)));
-  EXPECT_EQ(source.bytes_mapped(), 0);
   EXPECT_GT(source.bytes_received(), reader.values.nbytes());
   EXPECT_EQ(holders.servers[0]->counts().mapped, 0);
 }
@@ -118,7 +111,7 @@ TEST(WeightsByPull, AreRoundedAsASwitchRoundsThem) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "dp1", at::kFloat);
   holders.publish(V{0});
-  WholeSource source(config, holders.places(), kDeadlineS);
+  WeightSource source(config, model::family::parameters(config), holders.places(), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kBFloat16);
   EXPECT_TRUE(reader.fetch(source, V{0}, at::kBFloat16).is_whole);
   EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat).to(at::kBFloat16)));
@@ -127,7 +120,7 @@ TEST(WeightsByPull, AreRoundedAsASwitchRoundsThem) {
 TEST(WeightsByPull, AnOlderVersionIsGone) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "dp1", at::kFloat);
-  WholeSource source(config, holders.places(), kDeadlineS);
+  WeightSource source(config, model::family::parameters(config), holders.places(), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   Fetched none = reader.fetch(source, V{0}, at::kFloat);
   EXPECT_FALSE(none.is_whole);
@@ -150,7 +143,7 @@ TEST(WeightsByPull, AreNeverAMixture) {
   std::atomic<int64_t> whole = 0, wrong = 0;
   for (int i = 0; i < 3; ++i)
     readers.emplace_back([&] {
-      WholeSource source(config, holders.places(), kDeadlineS);
+      WeightSource source(config, model::family::parameters(config), holders.places(), kDeadlineS);
       Reader reader(config, "dp1", 0, at::kFloat);
       while (published < 60) {
         const V version{published.load()};
@@ -172,8 +165,9 @@ TEST(WeightsByPull, AreNeverAMixture) {
 TEST(WeightsByPull, OneCopyServesAllReadersOfAMachine) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "dp1", at::kFloat);
-  std::vector<std::unique_ptr<WholeSource>> sources;
-  for (int i = 0; i < 8; ++i) sources.push_back(std::make_unique<WholeSource>(config, holders.places(), kDeadlineS));
+  std::vector<std::unique_ptr<WeightSource>> sources;
+  const auto all = model::family::parameters(config);
+  for (int i = 0; i < 8; ++i) sources.push_back(std::make_unique<WeightSource>(config, all, holders.places(), kDeadlineS));
   Reader reader(config, "dp1", 0, at::kFloat);
   for (int64_t version = 0; version < 3; ++version) {
     holders.publish(V{version});
@@ -192,9 +186,9 @@ TEST(WeightsByPull, AreGivenOnceAndPassedOn) {
   Holders holders(config, "tp2", at::kFloat);
   std::atomic<int64_t> wrong = 0;
   std::vector<std::unique_ptr<WeightServer>> passing;
-  std::vector<std::unique_ptr<WholeSource>> sources;
+  std::vector<std::unique_ptr<WeightSource>> sources;
   for (int i = 0; i < kReaders; ++i) {
-    sources.push_back(std::make_unique<WholeSource>(config, far(holders.places()), kDeadlineS));
+    sources.push_back(std::make_unique<WeightSource>(config, model::family::parameters(config), far(holders.places()), kDeadlineS));
     passing.push_back(std::make_unique<WeightServer>(model::parameter_table(config, {}, 0), at::kFloat, "tcp://127.0.0.1:0"));
   }
   for (int64_t version = 0; version < 3; ++version) {
@@ -261,7 +255,8 @@ TEST(WeightsByPull, OneThatPassesOnMayDie) {
     WeightServer gone(model::parameter_table(config, {}, 0), at::kFloat, "tcp://127.0.0.1:0");
     place = gone.place();
   }
-  WholeSource first(config, far(holders.places()), kDeadlineS), second(config, far(holders.places()), kDeadlineS);
+  const auto all = model::family::parameters(config);
+  WeightSource first(config, all, far(holders.places()), kDeadlineS), second(config, all, far(holders.places()), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_TRUE(reader.fetch(first, V{0}, at::kFloat).is_whole);
   first.tell(V{0}, {place, {}, 0, at::kFloat});
@@ -280,7 +275,8 @@ TEST(WeightsByPull, OneThatHangsIsNotWaitedForLong) {
   const comm::ServerKeys keys = comm::make_keys();
   comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", keys);
   constexpr double kShortS = 4;
-  WholeSource first(config, far(holders.places()), kShortS), second(config, far(holders.places()), kShortS);
+  const auto all = model::family::parameters(config);
+  WeightSource first(config, all, far(holders.places()), kShortS), second(config, all, far(holders.places()), kShortS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_TRUE(reader.fetch(first, V{0}, at::kFloat).is_whole);
   first.tell(V{0}, far({{hangs.address() + " " + keys.public_key, {}, 0, at::kFloat}}).front());
@@ -293,7 +289,7 @@ TEST(WeightsByPull, AFetchThatNobodyWantsAnyMoreEnds) {
   const model::ModelConfig config = test::tiny_config();
   const comm::ServerKeys keys = comm::make_keys();
   comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", keys);
-  WholeSource source(config, far({{hangs.address() + " " + keys.public_key, {}, 0, at::kFloat}}), 600);
+  WeightSource source(config, model::family::parameters(config), far({{hangs.address() + " " + keys.public_key, {}, 0, at::kFloat}}), 600);
   Reader reader(config, "dp1", 0, at::kFloat);
   std::thread stops([&] { source.stop(); });
   EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
@@ -308,7 +304,8 @@ TEST(WeightsByPull, WhatIsPassedOnIsThatOfTheRun) {
       Holders holders(config, layout, dtype);
       holders.publish(V{0});
       WeightServer liar(model::parameter_table(config, {}, 0), dtype, "tcp://127.0.0.1:0");
-      WholeSource first(config, far(holders.places()), kDeadlineS), second(config, far(holders.places()), kDeadlineS);
+      const auto all = model::family::parameters(config);
+      WeightSource first(config, all, far(holders.places()), kDeadlineS), second(config, all, far(holders.places()), kDeadlineS);
       Reader reader(config, "dp1", 0, dtype);
       EXPECT_TRUE(reader.fetch(first, V{0}, dtype).is_whole);
       const at::Tensor right = reader.values.clone();
@@ -336,7 +333,7 @@ TEST(WeightsByPull, WhatIsNoRequestIsNotAnswered) {
   EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {all}}))) << "it has half of it";
   EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {{100'000, all.box}}})));
   EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {{-1, Box{{-5, 0}, {5, 1}}}}})));
-  WholeSource source(config, holders.places(), kDeadlineS);
+  WeightSource source(config, model::family::parameters(config), holders.places(), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_TRUE(reader.fetch(source, V{0}, at::kFloat).is_whole) << "it goes on";
 }
@@ -348,7 +345,7 @@ TEST(WeightsByPull, AHolderThatIsGoneIsAnError) {
     Holders holders(config, "dp1", at::kFloat);
     places = holders.places();
   }
-  WholeSource source(config, places, kDeadlineS);
+  WeightSource source(config, model::family::parameters(config), places, kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
 }
