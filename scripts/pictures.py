@@ -112,7 +112,7 @@ def svg(terminal):
 def picture_of_top(program, run):
     terminal = Terminal(program, ["top", run])
     # Of a finished run the program ends by itself.
-    terminal.read_until(lambda: False, 3)
+    terminal.read_until(lambda: False, 30)
     terminal.close()
     if not any(line.strip() for line in terminal.screen.display):
         sys.exit(f"pictures: `tandem top {run}` shows nothing")

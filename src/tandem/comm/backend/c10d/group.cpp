@@ -200,7 +200,7 @@ class C10dGroup : public Group {
     }
   }
   [[noreturn]] void fail(const std::string& where, const std::string& what) {
-    job_.throw_if_dead(where);
+    job_.throw_if_dead_by_others(where);
     const std::string reason = join_text(where, ": ", what);
     job_.abort(reason);
     throw PeerError(reason);

@@ -197,6 +197,13 @@ void C10dJob::throw_if_dead(const std::string& place) {
   throw EndedByPeer(what);
 }
 
+void C10dJob::throw_if_dead_by_others(const std::string& place) {
+  constexpr double kMoment_s = 0.5;
+  for (const Deadline moment = Deadline::after_s(kMoment_s); host_ && host_->death().empty() && !moment.passed();) usleep(1000);
+  if (death().empty()) look_for_notice();
+  throw_if_dead(place);
+}
+
 void C10dJob::throw_death_for(const std::exception& e) {
   const std::string reason = death();
   if (reason.empty() || (dynamic_cast<const PeerError*>(&e) && std::string(e.what()).find(reason) != std::string::npos)) return;

@@ -78,6 +78,9 @@ class C10dJob {
   /// The reason the job is dead, "" while it lives.
   std::string death();
   void throw_if_dead(const std::string& place);
+  /// After a fault of the library at `place`: throws the death of the job, if there is one that this rank has not heard of. The store of
+  /// rank 0 may end before the reason is here.
+  void throw_if_dead_by_others(const std::string& place);
   /// Whether the reason is one that this rank gave.
   bool is_culprit();
   /// `e` ends this rank's part. If the job was dead before, and `e` does not tell of it, it may come of worthless numbers: throws the death
