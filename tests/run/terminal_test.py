@@ -165,7 +165,7 @@ def quietly(root):
     code, text = in_terminal([*command, "bash", "-c", noisy])
     lines, live = screen(text)
     checks.check(code == 0 and len(lines) == 2 and re.fullmatch(r"build: \d+ s", lines[0]), f"{lines}: one line is left")
-    checks.check(any(re.search("also [123]", line) for line in live), f"{live}: the live line has the last one of the output")
+    checks.check(any(re.search("also [123]", line) for line in live), f"{live}: the live line has what was printed last")
     checks.check(log.read_text().count("line") == 3 and log.read_text().count("also") == 3, "the file has all")
     out = subprocess.run([*command, "bash", "-c", noisy], capture_output=True, encoding="utf-8", timeout=60)
     checks.check(out.returncode == 0 and re.fullmatch(r"build: \d+ s\n", out.stderr) and not out.stdout, f"{out.stderr!r}: into a pipe")
