@@ -26,6 +26,20 @@ class SecondTry final : public Episode {
   const std::string question_, answer_;
 };
 
+// Asks for the answer twice, without looking at what is right: 1 if the two differ.
+class Again final : public Episode {
+ public:
+  Turn next(const Spoken& spoken, Budget&) override {
+    if (spoken.turn > 0) return {.reward = spoken.text == first_ ? 0.0 : 1.0, .is_done = true};
+    if (spoken.is_cut) return {.reward = 0.0, .is_done = true};
+    first_ = spoken.text;
+    return {.text = "again: "};
+  }
+
+ private:
+  std::string first_;
+};
+
 struct Named {
   const char* name;
   std::unique_ptr<Episode> (*make)(const EpisodeStart& start);
@@ -33,6 +47,7 @@ struct Named {
 
 constexpr Named kEnvironments[] = {
     {"second_try", [](const EpisodeStart& start) -> std::unique_ptr<Episode> { return std::make_unique<SecondTry>(start.prompt); }},
+    {"again", [](const EpisodeStart&) -> std::unique_ptr<Episode> { return std::make_unique<Again>(); }},
 };
 
 }  // namespace

@@ -194,6 +194,23 @@ TEST(Episode, OneThatWasLostWithItsProcessIsRepeated) {
   EXPECT_LE(left, 0);
 }
 
+TEST(Episode, AgainAsksTwiceAndPaysForTwoAnswers) {
+  const auto environment = make_environment({.environment = "again"}, {});
+  const data::Prompt prompt;
+  const auto score_of = [&](const char* first, const char* second) {
+    Budget budget{.left_s = 1};
+    const auto episode = environment->make({.prompt = prompt}, budget);
+    const Turn asked = episode->next({.text = first, .turn = 0}, budget);
+    EXPECT_EQ(asked.text, "again: ");
+    EXPECT_FALSE(asked.is_done || asked.reward);
+    const Turn last = episode->next({.text = second, .turn = 1}, budget);
+    EXPECT_TRUE(last.is_done);
+    return last.reward.value_or(-1);
+  };
+  EXPECT_EQ(score_of("3", "7"), 1);
+  EXPECT_EQ(score_of("3", "3"), 0);
+}
+
 TEST(Episode, TurnsTravelAsText) {
   const std::vector<GroupTurn> turns = {{data::GroupId{7}, {{.kind = SampleTurn::Kind::kGoesOn, .ids = {3, 4}},
                                                             {.reward = 0.1, .turns = 2, .failures = 1}, {.is_full = true}}}};
