@@ -45,6 +45,7 @@ struct Sample {
   std::vector<int32_t> ids;         ///< response tokens
   std::vector<float> logprobs;      ///< one per response token: log_softmax(logits / T)[token] over the full vocabulary
   std::vector<float> kept_mass;     ///< log of the mass top-k/top-p kept, one per token; empty when both are off
+  std::vector<float> doubt;         ///< 1 - the probability of each drawn token; 0 where the policy chose none; empty in older samples
   std::vector<int64_t> versions;    ///< policy version that sampled each token
   std::vector<uint8_t> trainable;   ///< 0 for each token that the policy did not choose, as what an environment says; empty: it chose all
   std::vector<int16_t> routes;      ///< experts of each token that went through the model (all but the last): model::Decoder::route_width

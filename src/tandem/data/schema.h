@@ -48,6 +48,7 @@ inline constexpr std::tuple kBodyColumns{
     BodyColumn{"logprobs", "logprobs", &Sample::logprobs, kTraining, Entries::kTokens},
     BodyColumn{"trainable", "trainable", &Sample::trainable, kTraining, Entries::kTokensOrNone, false, false,
                /*may_lack=*/true},
+    BodyColumn{"doubt", "doubt", &Sample::doubt, kTraining, Entries::kTokensOrNone, false, false, /*may_lack=*/true},
     BodyColumn{"routes", "routes", &Sample::routes, kTraining, Entries::kComputed},
     BodyColumn{"versions", "versions", &Sample::versions, kRecord, Entries::kTokens},
     BodyColumn{"kept_mass", "kept_mass", &Sample::kept_mass, kRecord, Entries::kTokensOrNone},

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
@@ -184,6 +185,8 @@ std::optional<data::FinishReason> Engine::append(Active& active, const Drawn& dr
   data::Sample& sample = active.sample;
   sample.ids.push_back(drawn.token);
   sample.logprobs.push_back(drawn.logprob);
+  // A beginning that was kept by an older Tandem has none.
+  if (sample.doubt.size() + 1 == sample.ids.size()) sample.doubt.push_back(0 - std::expm1(drawn.logprob));
   if (request.sampling.filters()) sample.kept_mass.push_back(drawn.kept_mass);
   sample.versions.push_back(value(version_));
   if (!sample.trainable.empty()) sample.trainable.push_back(1);

@@ -43,7 +43,7 @@ data::Group scored_head(GroupId group) {
   }
   return head;
 }
-std::vector<int64_t> measures_of_first(int64_t prompt = 3) { return {prompt, 4, 4, 0, 0, 4, 0, 9, 0, 0, 0, 0, 0, 4}; }
+std::vector<int64_t> measures_of_first(int64_t prompt = 3) { return {prompt, 4, 4, 0, 4, 0, 4, 0, 9, 0, 0, 0, 0, 0, 4}; }
 std::vector<int64_t> usual_measures() {
   std::vector<int64_t> both = measures_of_first();
   const std::vector<int64_t> second = measures_of_first(0);
@@ -76,9 +76,9 @@ TEST(Door, ABodyThatCannotBeIsRefused) {
         std::pair(with(kPromptIds, 0), false), std::pair(with(kPromptIds, 11), false), std::pair(with(kText, 5000), true),
         std::pair(with(kText, 6000), false), std::pair(with(kAnswer, 1), false), std::pair(with(kPromptText, 1), false),
         std::pair(with(kResponse, 0), false), std::pair(with(kRoutes, -1), false), std::pair(with(kRoutes, int64_t{1} << 41), false),
-        std::pair(with(11, -1), false), std::pair(with(12, 1), false), std::pair(with(kTrainable, 4), true),
-        std::pair(with(kTrainable, 3), false), std::pair(with(13, 3), false), std::pair(with(13, 0), false),
-        std::pair(with(13, 5), false)}) {
+        std::pair(with(12, -1), false), std::pair(with(13, 1), false), std::pair(with(kTrainable, 4), true),
+        std::pair(with(kTrainable, 3), false), std::pair(with(14, 3), false), std::pair(with(14, 0), false),
+        std::pair(with(14, 5), false)}) {
     Generating job;
     const Lease lease = job.lease();
     std::vector<int64_t> both = measures;
