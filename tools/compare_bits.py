@@ -11,12 +11,14 @@ import json
 import pathlib
 import shutil
 import sqlite3
-import struct
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/run"))
+from small_model import reward_model_of  # noqa: E402
+
 STEPS = ["--steps", "5", "--threads", "1", "--parity", "--set", "eval.every_steps=5", "--set", "supervised.steps=5"]
 SPLIT = ["--ranks", "2", "--set", "parallel.placement=split"]
 STALE = ["--schedule", "stale", "--staleness", "2"]
@@ -75,23 +77,6 @@ def compare(name, first, second, clocks=CLOCKS):
     return not differs
 
 
-def write_reward_model(language_model, folder):
-    """The language model with a head of fixed numbers."""
-    shutil.copytree(language_model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    name = config["architectures"][0].removesuffix("ForCausalLM") + "ForSequenceClassification"
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": [name], "id2label": {"0": "score"}, "pad_token_id": 0}))
-    file = (folder / "model.safetensors").read_bytes()
-    length = struct.unpack("<Q", file[:8])[0]
-    header, data, hidden = json.loads(file[8:8 + length]), file[8 + length:], config["hidden_size"]
-    head = b"".join(struct.pack("<f", ((i * 37) % 19 - 9) / 19) for i in range(hidden))
-    header["score.weight"] = {"dtype": "F32", "shape": [1, hidden], "data_offsets": [len(data), len(data) + len(head)]}
-    header.pop("lm_head.weight", None)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + head)
-
-
 def compare_tokens(trees, models, out):
     (out / "prompts.jsonl").write_text("".join(json.dumps({"prompt_ids": ids}) + "\n" for ids in ([5, 9, 2, 11], [7], list(range(3, 40)))))
     same = {}
@@ -121,7 +106,7 @@ def main():
                 continue
             if flags is COLOCATED:
                 run(first, out / "start", ["--steps", "1"])
-                write_reward_model(out / "start/init/hf", out / "reward_model")
+                reward_model_of(out / "start/init/hf", out / "reward_model")
                 flags = [*flags, "--set", f"reward.model={out / 'reward_model'}"]
             same.append(compare(name, *(run(tree, out / f"{number}{at}", flags) for at, tree in enumerate(trees))))
         if "resume" in wanted:

@@ -4,10 +4,10 @@ resident copy of the weights would break. The numbers are those of models that s
 import json
 import pathlib
 import shutil
-import struct
 import tempfile
 
 import run_folder as rf
+from small_model import reward_model_of
 
 MIB = 1 << 20
 # The shape of the quickstart's model; passes small enough that their activations weigh less than a copy of the weights.
@@ -19,26 +19,6 @@ OFFLOAD = {f"memory.offload_train_{what}": "true" for what in ("param", "grad", 
 FULL = {"parallel.placement": "fully_colocated", **OFFLOAD}
 checks = rf.Checks()
 program = rf.built_program()
-
-
-def reward_model_of(language_model, folder):
-    """The same layers with a score head in place of the logits."""
-    shutil.copytree(language_model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    family = config["architectures"][0].removesuffix("ForCausalLM")
-    config.update(architectures=[family + "ForSequenceClassification"], id2label={"0": "score"}, pad_token_id=0)
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = (folder / "model.safetensors").read_bytes()
-    length = struct.unpack("<Q", weights[:8])[0]
-    header, data = json.loads(weights[8:8 + length]), weights[8 + length:]
-    hidden = config["hidden_size"]
-    head = b"".join(struct.pack("<f", ((i * 37) % 19 - 9) / 19) for i in range(hidden))
-    header["score.weight"] = {"dtype": "F32", "shape": [1, hidden], "data_offsets": [len(data), len(data) + len(head)]}
-    header.pop("lm_head.weight", None)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + head)
-    return folder
 
 
 def run(folder, settings, flags=()):

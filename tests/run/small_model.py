@@ -145,3 +145,23 @@ def write_whole_text_tokenizer(folder, alphabet, texts, end="<end>"):
     (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(tokenizer))
     (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
     return len(names)
+
+
+def reward_model_of(language_model, folder):
+    """The same layers with a score head in place of the logits."""
+    shutil.copytree(language_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    family = config["architectures"][0].removesuffix("ForCausalLM")
+    config.update(architectures=[family + "ForSequenceClassification"], id2label={"0": "score"}, pad_token_id=0)
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = (folder / "model.safetensors").read_bytes()
+    length = struct.unpack("<Q", weights[:8])[0]
+    header, data = json.loads(weights[8:8 + length]), weights[8 + length:]
+    hidden = config["hidden_size"]
+    head = b"".join(struct.pack("<f", ((i * 37) % 19 - 9) / 19) for i in range(hidden))
+    header["score.weight"] = {"dtype": "F32", "shape": [1, hidden], "data_offsets": [len(data), len(data) + len(head)]}
+    header.pop("lm_head.weight", None)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + head)
+    return folder
